@@ -318,6 +318,8 @@ def _obstacle(config: Config) -> str | None:
         return "--resume needs outputs that are ordinary files"
     if config.capture.realtime:
         return "--resume is incompatible with --realtime: a run in real time is different each time"
+    if config.capture.follow:
+        return f"--resume cannot continue a run with --follow: its file has grown since; {AFRESH}"
     if pipeline.frames == "newest" or pipeline.answers == "newest":
         return "--resume needs a run that drops nothing: set pipeline.frames=lossless and pipeline.answers=lockstep"
     if config.answer.encode == "incremental":

@@ -326,6 +326,7 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
     ("sections", "message"),
     [
         ({"capture": CaptureConfig(realtime=True)}, "--resume is incompatible with --realtime"),
+        ({"capture": CaptureConfig(follow=True)}, "cannot continue a run with --follow: its file has grown since"),
         ({"pipeline": PipelineConfig(answers="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
@@ -559,6 +560,7 @@ def no_journal(runs: Runs) -> None:
         (as_it_is, ["--budget", "13"], "allocate.budget 12, and this one has 13"),
         (as_it_is, ["--max-frames", "9"], "capture.max_frames null, and this one has 9"),
         (as_it_is, ["--realtime"], "--resume is incompatible with --realtime"),
+        (as_it_is, ["--follow"], "--resume cannot continue a run with --follow"),
         (other_clip, [], "is of a run with source "),
         (other_journal, [], "is not a journal"),
         (no_journal, [], "nothing to continue"),
