@@ -10,6 +10,7 @@ import av
 from av.stream import Discard
 
 from stream.config import CaptureConfig
+from stream.errors import SourceError
 from stream.sources.connection import OVER_HTTP
 from stream.sources.decoder import video_stream, video_streams
 from stream.sources.fit import FrameFitter
@@ -96,10 +97,14 @@ def _pixels(variant: Variant) -> int:
 
 
 def _used_pixels(variant: Variant, fitter: FrameFitter) -> int:
-    """Return the pixels of a variant's frame that processing keeps; 0 if its size is unknown."""
+    """Return the pixels of a variant's frame that processing keeps; 0 if its size is unknown, or one that processing
+    refuses."""
     if not _pixels(variant):
         return 0
-    height_px, width_px = fitter.processing_resolution(variant.height_px, variant.width_px)
+    try:
+        height_px, width_px = fitter.processing_resolution(variant.height_px, variant.width_px)
+    except SourceError:
+        return 0
     return min(height_px, variant.height_px) * min(width_px, variant.width_px)
 
 

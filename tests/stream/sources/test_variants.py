@@ -47,6 +47,11 @@ class TestChoice:
         variants = [Variant(0, 64, 64, 100), Variant(1, 64, 64, 300), Variant(2, 64, 64, 300), Variant(3, 0, 0, 900)]
         assert best_variant(variants, CaptureConfig()).index == 1
 
+    def test_one_that_processing_refuses_is_taken_if_there_is_no_other(self) -> None:
+        absurd, usual = Variant(0, 3, 2000), Variant(1, 1920, 1080)
+        assert best_variant([absurd, usual], CaptureConfig(fit="resize")) is usual
+        assert best_variant([absurd], CaptureConfig(fit="resize")) is absurd
+
 
 class TestWithoutSizes:
     """FFmpeg looks at the first segment of each variant, because the playlist says nothing of their sizes."""
