@@ -70,6 +70,7 @@ class PlaylistOpening:
             return self._inner.open(replace(request, open_s=left_s))
         self.is_variant = True
         options = {**request.options, **ffmpeg_options(scheme_of(address) or "", self._config)}
+        options.pop("max_redirects", None)  # as for all that FFmpeg requests after a playlist
         return self._inner.open(replace(request, address=address, options=options, open_s=left_s))
 
     def _variant(self, request: AddressRequest, limit_s: float) -> str | None:

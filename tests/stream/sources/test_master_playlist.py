@@ -118,6 +118,14 @@ class TestFinished:
         harmless = value if name == "User-Agent" else None
         assert all(request.get(name) == harmless for _, request in other.requests)
 
+    @pytest.mark.parametrize("name", ["Authorization", "Cookie", "User-Agent"])
+    def test_a_variant_may_redirect(self, web: Server, tmp_path: Path, name: str) -> None:
+        make_variants(tmp_path, SIZES, "old-{}")
+        web.live["old-high"] = redirect("/high.m3u8")
+        with opened(f"{web.url}/all.m3u8", headers={name: "a=b"}) as source:
+            assert len(list(source.frames())) == SEGMENTS * FRAMES_EACH
+        assert asked_for(web) == only("high")
+
     def test_the_certificate_of_its_server_is_checked(
         self, web: Server, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
