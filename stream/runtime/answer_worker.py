@@ -33,6 +33,9 @@ from stream.transport.security import ServerCurve, server_curve
 
 log = logging.getLogger(__name__)
 
+TRIM_EVERY_S = 60.0
+"""Time between two times at which freed memory is given back to the system, which takes some milliseconds."""
+
 SLOTS_MAX = 8
 """Slots of an answer process that several runs share, if `answer.slots` is not set. With more, an answer of the bundled
 model is hardly cheaper (benchmarks/README.md), and takes longer."""
@@ -46,12 +49,17 @@ def main() -> int:
     worker = msgspec.json.decode(line, type=AnswerWorkerConfig)
     threading.Thread(target=_follow_parent, args=(worker.directory,), name="lifeline", daemon=True).start()
     heartbeat = Heartbeat(worker.heartbeat)
+    ended = threading.Event()
 
     config = Config.decode(worker.config)
     if config.answer.api.url is None:
         import torch
 
+        from arr_coc.qwen.convert_dtype import trim_heap
+
         torch.set_num_threads(worker.threads)
+        arguments = trim_heap, TRIM_EVERY_S, ended
+        threading.Thread(target=give_memory_back, args=arguments, name="memory", daemon=True).start()
     transport = Transport()
     log_handler = ParentLog(transport, worker.reports_to)
     logging.getLogger().addHandler(log_handler)
@@ -77,10 +85,21 @@ def main() -> int:
         traceback.print_exc()
         return 1
     finally:
+        ended.set()
         logging.getLogger().removeHandler(log_handler)
         log_handler.close()
         transport.close()
     return 0
+
+
+def give_memory_back(trim: Callable[[], None], every_s: float, ended: threading.Event) -> None:
+    """Give freed memory back to the system, with `trim`, every `every_s` seconds until `ended` is set.
+
+    glibc keeps what lies below a block that is in use. Tensors of many sizes come and go with every check of a watch:
+    without this the process of two hours had 100 MiB more than it used.
+    """
+    while not ended.wait(every_s):
+        trim()
 
 
 def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel:

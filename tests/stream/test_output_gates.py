@@ -39,7 +39,6 @@ CONSTANT = {
 
 ELSEWHERE = {
     ("arr_coc.ops.backends", "main", "print"),
-    ("stream.runtime.answer_worker", "_load_for_several", "print"),
     ("stream.runtime.answer_worker", "main", "traceback.print_exc"),
     ("stream.runtime.fork_server", "_run_and_exit", "traceback.print_exc"),
     ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),

@@ -549,3 +549,15 @@ def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(
 
 def worker_config(runs: int) -> AnswerWorkerConfig:
     return AnswerWorkerConfig("ipc://x", "ipc://y", SocketDirectory("", "", 0, 0), 0, 0, 1, "m:f", "{}", runs)
+
+
+def test_freed_memory_is_given_back_until_the_end() -> None:
+    ended, trims = threading.Event(), list[int]()
+
+    def trim() -> None:
+        trims.append(len(trims))
+        if len(trims) == 3:
+            ended.set()
+
+    answer_worker.give_memory_back(trim, 0.0, ended)
+    assert trims == [0, 1, 2]
