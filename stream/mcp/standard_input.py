@@ -29,7 +29,7 @@ class BoundedLines(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
         while data := os.read(self._descriptor, len(view)):
-            bounded = b"".join(map(self._bound, data.splitlines(keepends=True)))
+            bounded = b"".join(map(self._bound, io.BytesIO(data)))  # its lines end with \n alone
             if bounded:
                 view[: len(bounded)] = bounded
                 return len(bounded)
@@ -38,7 +38,7 @@ class BoundedLines(io.RawIOBase):
     def _bound(self, part: bytes) -> bytes:
         """Return what is read of the next part of a line, which ends with it if its last byte is a line's end."""
         room = max(0, self._line_bytes_max - self._line_bytes)
-        is_end = part.endswith((b"\n", b"\r"))
+        is_end = part.endswith(b"\n")
         self._line_bytes = 0 if is_end else self._line_bytes + len(part)
         return part if len(part) <= room else part[:room] + (b"\n" if is_end else b"")
 

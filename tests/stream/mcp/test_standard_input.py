@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 
@@ -24,18 +23,11 @@ from stream.mcp.standard_input import BoundedLines, bounded_stdin
 )
 def test_long_lines_lose_their_end(data: bytes, bounded: bytes, step: int) -> None:
     reading, writing = os.pipe()
-
-    def write() -> None:
-        for start in range(0, len(data), step):
-            os.write(writing, data[start : start + step])
-        os.close(writing)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    lines, received, part = BoundedLines(reading, 4), b"", bytearray(1000)
+    os.write(writing, data)
+    os.close(writing)
+    lines, received, part = BoundedLines(reading, 4), b"", bytearray(step)
     while count := lines.readinto(part):
         received += bytes(part[:count])
-    thread.join()
     os.close(reading)
     assert received.replace(b"\r", b"") == bounded.replace(b"\r", b"")
 
