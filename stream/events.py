@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from arr_coc.types import TokenReason
+from arr_coc.types import NS_PER_S, TokenReason
 from stream.untrusted import printable_json, replace_surrogates
 
 
@@ -570,6 +570,11 @@ class FrameReady(Event, frozen=True, tag="frame"):
     motion_px: float = 0.0
     moving_share: float = 0.0
     held_ms: float = 0.0
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from the capture of the frame to here."""
+        return (self.ready_ns - self.capture_ns) / NS_PER_S
 
 
 class IdleSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 
 from arr_coc.errors import of_counted
-from arr_coc.types import NS_PER_S
 from stream import logs
 from stream.clock import Clock, DisplayClock, MonotonicClock, duration_text
 from stream.display.input import Questions
@@ -264,7 +263,7 @@ class JsonDisplay(Display):
 
     def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):
-            self._clocks[camera].sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
+            self._clocks[camera].sync(event.pts_s, event.latency_s)
         if isinstance(event, OF_FRAMES):
             return
         name = {"camera": camera} if camera else {}

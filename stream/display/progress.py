@@ -15,7 +15,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from arr_coc.types import NS_PER_S
 from stream import logs
 from stream.clock import DisplayClock
 from stream.control import leave_gone_terminal
@@ -84,7 +83,7 @@ class ProgressDisplay(Display):
     def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):
             self._frame = event
-            self._clock.sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
+            self._clock.sync(event.pts_s, event.latency_s)
         elif isinstance(event, AnswerDeltaEvent):
             self._partial += event.text
         elif isinstance(event, Answer):

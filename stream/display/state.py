@@ -88,7 +88,7 @@ class Transcript:
         An answer that is the same as the entry before it makes no new one: that one is extended.
         """
         if isinstance(event, FrameReady):
-            self.clock.sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
+            self.clock.sync(event.pts_s, event.latency_s)
             return None
         if isinstance(event, AnswerDeltaEvent):
             if event.answer != self._partial_answer:
@@ -134,14 +134,16 @@ class Transcript:
 
     def add_message(self, message: str) -> TranscriptEntry:
         """Adds a message."""
-        self._newest_is_answer, self._question = False, None
+        self._newest_is_answer = False
+        self._question = None
         self._entries.append(TranscriptEntry("", printable(message), is_message=True))
         return self._entries[-1]
 
     def _begin_day(self, day: str) -> None:
         """Adds the date before the first answer of a day."""
         if day and day != self._day:
-            self._day, self._newest_is_answer = day, False
+            self._day = day
+            self._newest_is_answer = False
             self._entries.append(TranscriptEntry("", day, is_message=True))
 
     @property

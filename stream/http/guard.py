@@ -125,7 +125,8 @@ class ConnectionGuard:
         """Return whether a new connection may stay. For one too many the slowest is closed; without one that keeps the
         server waiting, the new one is refused."""
         now_s = self._now_s()
-        limits, peer = self.limits, connection.peer
+        limits = self.limits
+        peer = connection.peer
         if len(self._accounts) >= min(limits.connections, limits.of_a_peer):
             self._accounts = [account for account in self._accounts if account.connection.progress() is not None]
             of_peer = sum(account.connection.peer == peer for account in self._accounts)
@@ -214,11 +215,14 @@ class _Account:
         if progress is None:
             self.is_open = False
             return
-        before, elapsed_s = self._progress, now_s - self._at_s
-        self._progress, self._at_s = progress, now_s
+        before = self._progress
+        elapsed_s = now_s - self._at_s
+        self._progress = progress
+        self._at_s = now_s
         if progress.awaited is not before.awaited or progress.exchange is not before.exchange:
             self.behind_s = 0.0
-            self._began_s, self._began_bytes = now_s, progress.moved_bytes or 0
+            self._began_s = now_s
+            self._began_bytes = progress.moved_bytes or 0
         elif progress.awaited is Awaited.REQUEST:
             self.behind_s += elapsed_s
         elif progress.moved_bytes is None or before.moved_bytes is None or progress.awaited is Awaited.NOTHING:

@@ -86,7 +86,6 @@ def main() -> int:
         return 1
     finally:
         ended.set()
-        logging.getLogger().removeHandler(log_handler)
         log_handler.close()
         transport.close()
     return 0

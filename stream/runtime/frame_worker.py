@@ -112,7 +112,6 @@ def main() -> int:
         with closing(ReportSender(transport, worker.reports_to)) as reports:
             return _run(worker, transport, reports)
     finally:
-        logging.getLogger().removeHandler(log_handler)
         log_handler.close()
         transport.close()
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from arr_coc.types import NS_PER_S
 from stream.clock import TimeOfDay
 from stream.config import CaptureConfig, Config
 from stream.control import ELAPSED, signals_handled, signals_held
@@ -141,7 +140,7 @@ def with_time_of_day(events: Iterator[Event], wall_s: Callable[[], float] = time
     times = TimeOfDay(wall_s)
     for event in events:
         if isinstance(event, FrameReady):
-            times.sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
+            times.sync(event.pts_s, event.latency_s)
             yield event
             continue
         pts_s = getattr(event, "pts_s", None)

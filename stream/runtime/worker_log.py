@@ -26,7 +26,8 @@ class ParentLog(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Close the socket; the handler must have been removed."""
+        """Leave the log of this process, and close the socket."""
+        logging.getLogger().removeHandler(self)
         self._sender.close()
         super().close()
 

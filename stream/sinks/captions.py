@@ -11,14 +11,13 @@ import math
 import os
 import re
 import textwrap
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from arr_coc.qwen.grounding import GROUNDED, words_for
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady, Summary
 from stream.sinks.base import Sink
-from stream.sinks.output_file import OutputFile
+from stream.sinks.output_file import OutputFile, replace_file
 from stream.untrusted import printable, printable_lines
 
 OPEN_CUE_MS = 1000
@@ -180,14 +179,8 @@ class OverlaySink(Sink):
             return
         new = f"{self._path}.{os.getpid()}.new"
         try:
-            with suppress(FileNotFoundError):
-                os.unlink(new)  # it may be a link to a file of the user
-            with open(new, "x", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-            os.replace(new, self._path)
+            replace_file(self._path, new, text)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(new)
             raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
         self._text = text
 

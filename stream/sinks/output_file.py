@@ -150,6 +150,20 @@ class OutputFile:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
 
 
+def replace_file(path: str | Path, new: str | Path, text: str) -> None:
+    """Replace a text file (UTF-8) atomically, by way of the file `new` beside it. Raises OSError, with `new` gone."""
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(new)  # it may be a link to a file of the user
+        with open(new, "x", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        os.replace(new, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
+
+
 def claim(descriptor: int, path: str, place: str = "", other: str = "output") -> None:
     """Lock a file or folder against other runs, if the file system has locks.
 

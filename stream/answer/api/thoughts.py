@@ -40,7 +40,8 @@ class ThoughtFilter:
             if not self._rest:
                 return ""
             self._state = "answer"
-        answer, self._rest = self._rest, ""
+        answer = self._rest
+        self._rest = ""
         return answer
 
     def finish(self) -> str:

@@ -25,7 +25,7 @@ from stream.sinks.hls.playlists import (
     media_playlist,
 )
 from stream.sinks.output_file import CAPTIONS_PLAYLIST as CAPTIONS
-from stream.sinks.output_file import HLS_MARK, LISTED, check_writable, claim
+from stream.sinks.output_file import HLS_MARK, LISTED, check_writable, claim, replace_file
 from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
 
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
@@ -206,13 +206,8 @@ class HlsSink(Sink):
         """Replace a file atomically."""
         new = self._folder / f".{name}.{os.getpid()}{NEW}"
         try:
-            new.unlink(missing_ok=True)  # it may be a link to a file of the user
-            with open(new, "x", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-            new.replace(self._folder / name)
+            replace_file(self._folder / name, new, text)
         except OSError as error:
-            with suppress(OSError):
-                new.unlink()
             raise self._failure(error.strerror or str(error)) from error
 
     def _rename(self, name: str, to: str) -> None:
