@@ -99,7 +99,7 @@ def first_frame(clips: Path, name: str) -> SourceFrame:
     ("name", "layout", "matrix", "full_range", "transfer"),
     [
         ("static_signer.mkv", "yuv", "bt601", True, "unspecified"),
-        ("odd_hlg_10bit.mkv", "yuv", "bt2020", False, "hlg"),
+        ("odd_hlg_10bit.mkv", "yuv", "bt709", False, "bt709"),  # HLG, tone mapped
         ("anim_1200x1200_60fps.mp4", "yuv", "bt709", False, "bt709"),
         ("screen_terminal.gif", "rgb", "bt601", False, "unspecified"),
     ],
