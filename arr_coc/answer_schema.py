@@ -226,7 +226,8 @@ def _checked(node: Node, value: Any, where: str) -> Any:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
         raise ValueError(f"{where or 'it'} is none of the choices: {excerpt(value)}")
-    limits, kind = _bounded(inner) if inner["type"] not in ("object", "array") else inner, inner["type"]
+    limits = _bounded(inner) if inner["type"] not in ("object", "array") else inner
+    kind = inner["type"]
     if kind == "object" and isinstance(value, dict):
         return dict(_members(inner, value, where))
     if kind == "array" and isinstance(value, list):

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 Budget: TypeAlias = int | float | str
 
-AUTO, ADAPTIVE = "auto", "adaptive"
+AUTO = "auto"
+ADAPTIVE = "adaptive"
 DEFAULT_BUDGET = AUTO
 AUTO_SHARE = 0.27
 SHARE_PATTERN = r"(?:100(?:\.0*)?|[1-9]\d?(?:\.\d*)?|0?\.\d*[1-9]\d*)%"
@@ -122,7 +123,8 @@ def adaptive_budget(relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMIT
     `relevance` [gh, gw]; K = least + (most − least)·`relevance_spread`, with least and most of `limits`. Clamped to the
     number of tiles. Raises as `relevance_spread`.
     """
-    least, most = limits.min_tokens, limits.max_tokens
+    least = limits.min_tokens
+    most = limits.max_tokens
     return min(round(least + (most - least) * relevance_spread(relevance)), relevance.numel())
 
 

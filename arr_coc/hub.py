@@ -52,7 +52,8 @@ def local_folder(name: str | Path) -> Path | None:
         raise ModelNotFound(f"{str(name)!r} names no model", "give the folder of a model, or a name on the hub")
     try:
         path = Path(name).expanduser()
-        exists, is_folder = path.exists(), path.is_dir()
+        exists = path.exists()
+        is_folder = path.is_dir()
     except (OSError, RuntimeError) as error:  # no permission; or ~user of an unknown user
         raise ModelNotFound(f"{name} cannot be read ({error})", "check its permissions") from error
     if is_folder:
@@ -191,7 +192,8 @@ def _silent() -> Iterator[None]:
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
-    silent_before, verbosity = are_progress_bars_disabled(), get_verbosity()
+    silent_before = are_progress_bars_disabled()
+    verbosity = get_verbosity()
     disable_progress_bars()
     set_verbosity(logging.ERROR)
     try:

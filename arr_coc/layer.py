@@ -266,7 +266,8 @@ class ARRCOCLayer(nn.Module):
         Raises:
             BudgetError: A wrong budget.
         """
-        relevance, config = realised.relevance, self.config
+        relevance = realised.relevance
+        config = self.config
         by_chance = self.training and config.gradient == "gumbel"
         ranking = add_gumbel_noise(relevance, config.temperature) if by_chance else relevance.detach()
         looks = texture.looks.detach().float().cpu()
@@ -281,7 +282,8 @@ class ARRCOCLayer(nn.Module):
         self, relevance: torch.Tensor, ranking: torch.Tensor, looks: torch.Tensor, prior: torch.Tensor | None
     ) -> Allocation:
         """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
-        config, tokens = self.config, tokens_for(self.config.budget, relevance, self.config.limits)
+        config = self.config
+        tokens = tokens_for(self.config.budget, relevance, self.config.limits)
         taught = prior is not None and bool(map_structure(prior) >= VOID_STRUCTURE)
         void = config.strategy == "auto" and not taught and bool(picture_structure(looks) < VOID_STRUCTURE)
         strategy = resolve_strategy(config.strategy, void, tokens, config.levels)

@@ -120,7 +120,8 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
     if not data:
         return None
     try:
-        weights, metadata = load(data), _header(data)["__metadata__"]
+        weights = load(data)
+        metadata = _header(data)["__metadata__"]
         query_dim = weights["balancer.query.weight"].shape[1]
         realiser = RelevanceRealiser(query_dim, model_id, metadata["scorer"], metadata["channels"])
         realiser.load_state_dict(weights)

@@ -22,9 +22,11 @@ CHOICES_MAX = 256
 """Choices of a whole schema."""
 NAME_CHARS_MAX = 64
 CHOICE_CHARS_MAX = 100
-STRING_CHARS, STRING_CHARS_MAX = 200, 2_000
+STRING_CHARS = 200
+STRING_CHARS_MAX = 2_000
 """Longest text of a field, without and with `maxLength`."""
-ITEMS, ITEMS_MAX = 16, 256
+ITEMS = 16
+ITEMS_MAX = 256
 """Longest list, without and with `maxItems`."""
 NUMBER_MAX = 10**9
 """Limit of a number without `minimum` or `maximum`."""
@@ -85,7 +87,8 @@ class SchemaReader:
         self._enter(where, level)
         value = self._resolve(value, where)
         schema = self._parse(value, where, level)
-        described, description = nullable(schema)[0], value.get("description")
+        described = nullable(schema)[0]
+        description = value.get("description")
         if isinstance(description, str) and description.strip():
             described["description"] = " ".join(description.split())[:DESCRIPTION_CHARS_MAX]
         return schema

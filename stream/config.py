@@ -682,7 +682,8 @@ class AnswerConfig(Section):
     @property
     def keeps_groups(self) -> bool:
         """True if groups of pictures are kept, by a model that can."""
-        enabled, several = self.memory.enabled, self.memory.frames > 1
+        enabled = self.memory.enabled
+        several = self.memory.frames > 1
         if enabled != "auto":
             return enabled
         if self.api.url is not None:

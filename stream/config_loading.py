@@ -46,7 +46,8 @@ REMOVED_KEYS = {
 }
 """Keys of an earlier version → message."""
 
-ZONES, NAME = "zones", "NAME"
+ZONES = "zones"
+NAME = "NAME"
 """Section whose tables have names of their own, and what stands for a name in the list of keys."""
 
 FREE_TABLES = ("answer.api.extra", "capture.headers")
@@ -64,7 +65,8 @@ def removal_message(key: str) -> str | None:
     return f"{key} was replaced; use {name} in a [[watch]] table"
 
 
-PICTURE, SPARSE = "picture", "sparse"
+PICTURE = "picture"
+SPARSE = "sparse"
 """The ways of encoding for a server with a separate API: for pictures, and for tokens."""
 
 
@@ -134,7 +136,8 @@ def _schema_file(name: str) -> str:
 
 def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield keys whose values are right alone and not together, and the remedy."""
-    answer, allocate = config.answer, config.allocate
+    answer = config.answer
+    allocate = config.allocate
     if allocate.min_tokens > allocate.max_tokens:
         yield (
             "allocate.min_tokens" if "allocate.min_tokens" in origins else "allocate.max_tokens",
@@ -229,7 +232,8 @@ def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    answer, budget = config.answer, config.allocate.budget
+    answer = config.answer
+    budget = config.allocate.budget
     frames = answer.memory.frames
     if frames > 1 and answer.memory.enabled is False and answer.api.url is None:
         yield (
@@ -297,12 +301,14 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _shadow_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    answer, shadow = config.answer, config.answer.shadow
+    answer = config.answer
+    shadow = config.answer.shadow
     if shadow.every is None:
         if shadow.act:
             yield "answer.shadow.act", "answer.shadow.act goes by shadow checks; give --shadow-every too, such as 10"
         return
-    key, needs = "answer.shadow.every", "answer.shadow.every compares one frame's answer with that of all its tokens"
+    key = "answer.shadow.every"
+    needs = "answer.shadow.every compares one frame's answer with that of all its tokens"
     if answer.encode == "full":
         yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
     if answer.memory.frames > 1:
@@ -329,7 +335,8 @@ def _shadow_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
 
 
 def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    answer, glance = config.answer, config.answer.glance
+    answer = config.answer
+    glance = config.answer.glance
     if glance.enabled is True and answer.encode not in NEEDS_TOKENS_ONLY:
         yield (
             "answer.glance.enabled",
@@ -531,7 +538,8 @@ def _place_in(key: str, item: ErrorDetails) -> str:
 
 def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
     """Return the line about a wrong watch."""
-    item, keys = items[0], WatchConfig.model_fields
+    item = items[0]
+    keys = WatchConfig.model_fields
     name = str(item["loc"][2]) if len(item["loc"]) > 2 else ""
     location = place.removesuffix(f" {name}")
     if item["type"] == "extra_forbidden":

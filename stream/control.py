@@ -24,7 +24,9 @@ from stream.errors import ConfigError, StageDied, StreamError
 WAIT_MS = 50
 """Longest single wait of a stage before it checks again whether it must stop."""
 
-INTERRUPTED, FOUND, ELAPSED = "interrupted", "found", "elapsed"
+INTERRUPTED = "interrupted"
+FOUND = "found"
+ELAPSED = "elapsed"
 """Outcomes of runs that were ended: by the user, by their standing query, by their time limit."""
 
 
@@ -224,7 +226,8 @@ def check_descriptor_limit() -> None:
         )
 
 
-STDOUT, STDERR = 1, 2
+STDOUT = 1
+STDERR = 2
 
 
 @contextmanager

@@ -169,7 +169,8 @@ class RepeatedRecords(logging.Filter):
             with suppress(KeyError, StopIteration):  # another thread was quicker
                 del self._history[next(iter(self._history))]
         if repeat_count and not repeats:
-            record.msg, record.args = f"{message} ({counted(repeat_count, 'more time')} before)", ()
+            record.msg = f"{message} ({counted(repeat_count, 'more time')} before)"
+            record.args = ()
         return not repeats
 
 

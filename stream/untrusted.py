@@ -15,7 +15,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-KIB, MIB = 1024, 1024 * 1024
+KIB = 1024
+MIB = 1024 * 1024
 
 # Texts, in characters.
 QUERY_LIMIT_CHARS = 4000

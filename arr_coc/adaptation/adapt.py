@@ -27,7 +27,9 @@ from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 LEAST_PICTURES = 8
 """Fewer teach nothing that holds for others, and none could be held out."""
 
-ASKING, LEARNING, MEASURING = "asking the model", "learning", "measuring"
+ASKING = "asking the model"
+LEARNING = "learning"
+MEASURING = "measuring"
 
 
 class AdaptProgress(Protocol):
@@ -81,7 +83,10 @@ class Adaptation:
     """The making of one allocator for `qwen` in a folder; whatever ends it, the next run goes on from there."""
 
     def __init__(self, qwen: QwenVL, folder: AdaptFolder, options: AdaptOptions, progress: AdaptProgress) -> None:
-        self._qwen, self._folder, self._options, self._progress = qwen, folder, options, progress
+        self._qwen = qwen
+        self._folder = folder
+        self._options = options
+        self._progress = progress
         self._embed = Embedder(qwen)
         self._asked_s = 0.0
         self._unread_pictures = 0
@@ -108,7 +113,8 @@ class Adaptation:
         """The pictures once the model was asked about them: those of an earlier run, and new ones."""
         pictures, count, self._asked_s = self._folder.load_pictures()
         self._progress.begin(ASKING, len(lessons))
-        before_s, started_s = self._asked_s, time.perf_counter()
+        before_s = self._asked_s
+        started_s = time.perf_counter()
         saved_s = started_s
         try:
             while count < len(lessons) and not self._progress.stopping and not self._asked_enough(pictures):

@@ -113,7 +113,9 @@ class Batches:
         self._grids = list(self._by_grid)
         counts = np.array([len(self._by_grid[grid]) for grid in self._grids], float)
         self._chances = counts / counts.sum()
-        self._embed, self._rng, self._tiles = embed, rng, tiles
+        self._embed = embed
+        self._rng = rng
+        self._tiles = tiles
 
     def next(self) -> CaseBatch:
         """A fresh batch."""

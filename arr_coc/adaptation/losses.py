@@ -17,7 +17,9 @@ Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LEAST_SHARE = 0.04
 """Least share of a tile's area that the asked thing takes for the tile to hold it."""
 
-_LIST_WEIGHT, _HIT_WEIGHT, _REST_WEIGHT = 0.3, 0.3, 3.0
+_LIST_WEIGHT = 0.3
+_HIT_WEIGHT = 0.3
+_REST_WEIGHT = 3.0
 _SCORE_WEIGHTS = (0.2, 0.2, 0.5)
 
 
@@ -32,7 +34,8 @@ def box_loss(relevance: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     count = positives.sum(dim=1).clamp(min=1)
     list_loss = -(positives * F.log_softmax(scores, dim=1)).sum(dim=1) / count
     tile_losses = F.binary_cross_entropy_with_logits(scores, positives, reduction="none")
-    hit_loss, rest_loss = (tile_losses * positives).sum(dim=1) / count, (tile_losses * (1 - positives)).mean(dim=1)
+    hit_loss = (tile_losses * positives).sum(dim=1) / count
+    rest_loss = (tile_losses * (1 - positives)).mean(dim=1)
     return (_LIST_WEIGHT * list_loss + _HIT_WEIGHT * hit_loss + _REST_WEIGHT * rest_loss).mean()
 
 

@@ -38,7 +38,8 @@ class MapObjective:
     """The loss between relevance and the target of every tile."""
 
     def __init__(self, batches: Batches, loss: Loss) -> None:
-        self._batches, self._loss = batches, loss
+        self._batches = batches
+        self._loss = loss
 
     def __call__(self, realiser: RelevanceRealiser) -> torch.Tensor:
         batch = self._batches.next().to(next(realiser.parameters()).device)
@@ -63,7 +64,9 @@ class Trainer:
         made_for: Mapping[str, str] | None = None,
         along: nn.ModuleList | None = None,
     ) -> None:
-        self.layer, self._layer_folder, self._rate = layer, layer_folder, rate
+        self.layer = layer
+        self._layer_folder = layer_folder
+        self._rate = rate
         self._along = nn.ModuleList() if along is None else along
         groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
         self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)

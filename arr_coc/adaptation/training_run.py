@@ -19,7 +19,8 @@ import torch
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.layer import write_whole
 
-CHECKPOINT, CURVE = "checkpoint.pt", "loss.jsonl"
+CHECKPOINT = "checkpoint.pt"
+CURVE = "loss.jsonl"
 WARM_UP = 0.01
 LEAST_RATE = 0.01
 
@@ -104,7 +105,8 @@ class TrainingRun:
                 raise ValueError("it was made in another way, or for other weights of the model")
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
-            self.steps, self.spent_s = state["steps"], state["spent_s"]
+            self.steps = state["steps"]
+            self.spent_s = state["spent_s"]
         except (RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
             raise ModelError(f"{path} does not fit: {reason}; begin anew in another folder") from error

@@ -134,7 +134,8 @@ class StreamAllocator:
         measures_change: bool = True,
     ) -> None:
         self.options = options or AllocatorOptions()
-        self._tensions, self._measures_change = self.options.tensions, measures_change
+        self._tensions = self.options.tensions
+        self._measures_change = measures_change
         arrays = ArrayPool()
         self._maps = maps_or_none(arrays)
         self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
@@ -240,7 +241,8 @@ class StreamAllocator:
     def mark_answered(self) -> None:
         """The newest allocation was given to a decoder: change counts from here, and what it showed counts as seen, if
         its regions were asked for."""
-        memory, frame = self._memory, self._last
+        memory = self._memory
+        frame = self._last
         if memory is None or frame is None:
             return
         self._change = 0.0
@@ -306,7 +308,8 @@ class StreamAllocator:
         Raises:
             BudgetError, NonFiniteError, DeviceLost: As `allocate`.
         """
-        memory, last = self._memory_of(view), self._last
+        memory = self._memory_of(view)
+        last = self._last
         if last is not None and last.is_chosen:
             memory.selector.note(last.inputs, last.selection)
         if motion is not None:
@@ -336,13 +339,15 @@ class StreamAllocator:
         What is known now counts at once: its relevance is not blended with the past, nor with what was chosen before.
         Raises as `allocate`, and ValueError for another frame than the last.
         """
-        memory, last = self._memory, self._last
+        memory = self._memory
+        last = self._last
         if memory is None or last is None or last.maps is None or last.stamp != view.stamp:
             raise ValueError("only the frame that was allocated last can be allocated once more")
         maps = self._realise(memory, last.maps.texture, last.maps.looks, view.stamp.media_ns)
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
-        relevance, lines = self._with_floor(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
+        relevance = self._with_floor(memory.blend.replace(maps.realised.relevance))
+        lines = last.inputs.lines
         change = last.inputs.change
         frame = self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=True)
         _ = frame.selection
@@ -353,7 +358,8 @@ class StreamAllocator:
         frame = self._last
         if frame is None or frame.maps is None or frame.stamp != stamp:
             return None
-        maps, staleness = frame.maps, frame.inputs.staleness
+        maps = frame.maps
+        staleness = frame.inputs.staleness
 
         def copied(map_of_tiles: torch.Tensor) -> npt.NDArray[np.float32]:
             return map_of_tiles.cpu().numpy().copy()
@@ -382,7 +388,8 @@ class StreamAllocator:
     @torch.inference_mode()
     def _learn(self, feedback: Feedback, *, glance: bool) -> None:
         """Take feedback in, if it is about this epoch, and its frame is remembered."""
-        memory, frame = self._memory, self._last
+        memory = self._memory
+        frame = self._last
         if memory is None or frame is None or feedback.stamp.epoch != memory.epoch:
             return
         rows, cols = frame.relevance.shape
@@ -397,7 +404,8 @@ class StreamAllocator:
 
     def _memory_of(self, view: TextureView) -> _EpochMemory:
         """The memory of a frame's epoch, which is a new one if the epoch is."""
-        epoch, options = view.versions.epoch, self.options
+        epoch = view.versions.epoch
+        options = self.options
         if self._memory is None or self._memory.epoch != epoch:
             selector = SelectorOptions(options.strategy, self._tensions, options.levels, options.seed, options.glance)
             self._last, self._memory = (
@@ -423,7 +431,8 @@ class StreamAllocator:
         """The frame's own relevance, by its texture and the knowledge at its time; its `looks`, if known already."""
         if looks is None:
             looks = texture.looks if self.on_device else texture.looks.cpu()
-        prior, scored = memory.prior.evaluate(media_ns, looks), texture
+        prior = memory.prior.evaluate(media_ns, looks)
+        scored = texture
         if memory.history is not None:
             prior_map = None if prior is None else prior.numpy()
             scored = memory.history.fill(texture, media_ns, looks.numpy(), prior_map, self._relevance.question)
@@ -448,9 +457,11 @@ class StreamAllocator:
         *,
         after_glance: bool,
     ) -> FrameAllocation:
-        zones, within = self._zones, None
+        zones = self._zones
+        within = None
         if zones is not None:
-            relevance, within = zones.weigh(relevance, view.grid), zones.within(view.grid)
+            relevance = zones.weigh(relevance, view.grid)
+            within = zones.within(view.grid)
         if memory.history is not None:
             memory.history.remember(relevance.numpy())
         budget, at_most = limits

@@ -132,7 +132,8 @@ def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
 
 def _are_light(appearance: torch.Tensor) -> torch.Tensor:
     """True if slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
-    light, colours = torch.zeros(5, dtype=torch.bool, device=appearance.device), appearance[:3]
+    light = torch.zeros(5, dtype=torch.bool, device=appearance.device)
+    colours = appearance[:3]
     if min(colours.shape[1:]) >= 3:  # a strip has no tile with neighbours all around
         around = colours[:, :-2, 1:-1] + colours[:, 2:, 1:-1] + colours[:, 1:-1, :-2] + colours[:, 1:-1, 2:]
         light[:3] = (colours[:, 1:-1, 1:-1] - around / 4).abs().amax(dim=(1, 2)) < LEAST_STEP
@@ -155,18 +156,22 @@ def _ranges(maps: torch.Tensor) -> torch.Tensor:
 
 def _coherence(maps: torch.Tensor) -> torch.Tensor:
     deviation = maps - maps.mean(dim=(1, 2), keepdim=True)
-    down, across = deviation[:, 1:] * deviation[:, :-1], deviation[:, :, 1:] * deviation[:, :, :-1]
-    pairs, tiles = down[0].numel() + across[0].numel(), maps[0].numel()
+    down = deviation[:, 1:] * deviation[:, :-1]
+    across = deviation[:, :, 1:] * deviation[:, :, :-1]
+    pairs = down[0].numel() + across[0].numel()
+    tiles = maps[0].numel()
     spread = deviation.square().sum(dim=(1, 2))
     share = (down.sum(dim=(1, 2)) + across.sum(dim=(1, 2))) / pairs * tiles / spread
     return torch.where(spread > 0, share, 0.0)
 
 
 def _sparsity(maps: torch.Tensor) -> torch.Tensor:
-    values, tiles = maps.flatten(1), maps[0].numel()
+    values = maps.flatten(1)
+    tiles = maps[0].numel()
     median = (values.kthvalue((tiles + 1) // 2, dim=1).values + values.kthvalue(tiles // 2 + 1, dim=1).values) / 2
     above = (values - median[:, None]).clamp(min=0)
-    norm, root = above.square().sum(dim=1).sqrt(), tiles**0.5
+    norm = above.square().sum(dim=1).sqrt()
+    root = tiles**0.5
     return torch.where(norm > 0, 2 * (root - above.sum(dim=1) / norm) / (root - 1) - 1, 0.0)
 
 
@@ -270,7 +275,8 @@ class RegionChoice:
     def or_else(self, other: RegionChoice, condition: torch.Tensor) -> RegionChoice:
         """This choice, or `other` if `condition` (a scalar bool) is False."""
         count = max(len(self.mask), len(other.mask))
-        choice, fallback = self._padded(count), other._padded(count)
+        choice = self._padded(count)
+        fallback = other._padded(count)
         return RegionChoice(
             torch.where(condition, choice.regions, fallback.regions),
             torch.where(condition, choice.mask, fallback.mask),
@@ -359,7 +365,8 @@ def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
 def _chosen_within(request: AllocationRequest, within: torch.Tensor, strategy: str) -> RegionChoice:
     """Choose regions that show some of the tiles `within`: all of these if the budget pays for them. Else the strategy
     chooses from the whole frame with so much more that what lies within costs the budget, or hardly less."""
-    count, flags = int(within.sum()), within.numpy()
+    count = int(within.sum())
+    flags = within.numpy()
     if count <= request.tokens:
         return _of_tiles(request, within, count)
     best: Regions = np.zeros((0, 3), np.int64)
@@ -371,7 +378,8 @@ def _chosen_within(request: AllocationRequest, within: torch.Tensor, strategy: s
         if len(regions) > request.tokens:
             most = tokens
         else:
-            best, least = (regions if len(regions) >= len(best) else best), tokens + 1
+            best = regions if len(regions) >= len(best) else best
+            least = tokens + 1
         tokens = (least + most) // 2
     if not len(best):
         worth = torch.where(within, request.relevance, -math.inf)
@@ -436,7 +444,8 @@ def _first(mask: torch.Tensor, count: int) -> torch.Tensor:
 
 def _of_tiles(request: AllocationRequest, tiles: torch.Tensor, count: int) -> RegionChoice:
     """The `count` tiles of the mask `tiles` bool [gh, gw], in token order."""
-    flat, cols = tiles.flatten(), request.shape[1]
+    flat = tiles.flatten()
+    cols = request.shape[1]
     index = _first(flat, count)
     regions = torch.stack([torch.zeros_like(index), index // cols, index % cols], dim=1)
     levels = torch.where(tiles, 0, ABSENT).to(torch.int8)
@@ -516,7 +525,8 @@ def _tiles_and_pairs(request: AllocationRequest, tiles: npt.NDArray[np.bool_], p
     remaining_tokens = max(0, request.tokens - int(selection.sum()))
     exploring = min(request.memory.exploring_tokens(request.tokens), remaining_tokens)
     selection = _best(torch.from_numpy(worth), remaining_tokens - exploring, torch.from_numpy(selection)).numpy()
-    split, selection = selection[len(regions) :], selection[: len(regions)]
+    split = selection[len(regions) :]
+    selection = selection[: len(regions)]
     if exploring and request.memory.staleness is not None:
         stale = torch.from_numpy(region_pool(regions, request.memory.staleness.numpy(), np.maximum))
         selection = _best(stale, exploring, torch.from_numpy(selection)).numpy()
@@ -531,7 +541,8 @@ def _pairs_split(regions: Regions, worth: Map, count: int) -> Regions:
     best = pairs[np.argsort(-worth[pairs], kind="stable")][:count]
     if not len(best):
         return regions
-    first, sides = first_tiles(regions[best]), region_sides(regions[best])
+    first = first_tiles(regions[best])
+    sides = region_sides(regions[best])
     tiles = np.concatenate([first, first + sides - 1])
     split = np.concatenate([np.zeros((len(tiles), 1), np.int64), tiles], axis=1)
     return np.concatenate([np.delete(regions, best, axis=0), split])
@@ -558,7 +569,8 @@ def _most_worth(request: AllocationRequest, selection: torch.Tensor, spent_token
 
 
 def _foveated(request: AllocationRequest) -> RegionChoice:
-    top, memory = top_level(request.shape, request.tokens), request.memory
+    top = top_level(request.shape, request.tokens)
+    memory = request.memory
     tree: CoverTree = quadtree(request.shape, top, request.relevance.device)
     if request.lines is not None:
         tree = line_tree(top, request.lines)
@@ -570,7 +582,8 @@ def _foveated(request: AllocationRequest) -> RegionChoice:
         split = tree.refine(split, tree.pyramid(memory.staleness, largest=True), request.tokens)
     leaf = tree.are_leaves(split)
     first = _first(leaf, request.tokens)
-    mask, index = leaf.index_select(0, first), tree.by_place.index_select(0, first)
+    mask = leaf.index_select(0, first)
+    index = tree.by_place.index_select(0, first)
     regions = tree.places.index_select(0, index) * mask[:, None]
     means = tree.means(request.relevance).index_select(0, index).masked_fill(~mask, 0)
     return RegionChoice(regions, mask, means, tree.shapes(split))

@@ -37,7 +37,8 @@ def tile_change(before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], til
     Returns:
         float64 [gh, gw], from 0 to 255.
     """
-    rows, cols = before.shape[0] // tile_px, before.shape[1] // tile_px
+    rows = before.shape[0] // tile_px
+    cols = before.shape[1] // tile_px
     difference = cv2.absdiff(before, after).reshape(rows, tile_px, cols, tile_px * 3)
     return difference.sum(axis=(1, 3), dtype=np.int64) / (3 * tile_px * tile_px)
 
@@ -133,7 +134,9 @@ class ComparedPicture:
         """Return by how much each tile of a new frame, whose texture is `view`, changed since the frame that was shown
         last: float32 [gh, gw], the same tensor while nothing changes; None if none was shown."""
         if self._versions is None or self._versions.stale(view.versions).any():
-            self._versions, self._newest, self._change = view.versions, view.read(CHANGE_LEVEL).copy(), None
+            self._versions = view.versions
+            self._newest = view.read(CHANGE_LEVEL).copy()
+            self._change = None
         if self._reference is None or self._newest is None:
             return None
         if self._change is None:
@@ -143,4 +146,5 @@ class ComparedPicture:
 
     def mark(self) -> None:
         """The newest frame is shown: later ones are compared with it."""
-        self._reference, self._change = self._newest, None
+        self._reference = self._newest
+        self._change = None

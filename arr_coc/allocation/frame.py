@@ -109,7 +109,8 @@ class Selection:
         if self.levels.is_cpu:
             allocation = Allocation(choice.regions, choice.relevance, choice.mask, overview=self.overview)
             return allocation, float(self.jitter), "grid" if self.uses_grid else self.planned_strategy
-        count, jitter = len(choice.mask), self.jitter.float()
+        count = len(choice.mask)
+        jitter = self.jitter.float()
         uses_grid = self.uses_grid.float() if isinstance(self.uses_grid, torch.Tensor) else torch.zeros_like(jitter)
         numbers = torch.stack([jitter, uses_grid])
         parts = [choice.regions.int().flatten(), torch.cat([choice.relevance, numbers]).view(torch.int32)]
@@ -178,7 +179,8 @@ class SelectionInputs:
 
     def select(self) -> Selection:
         """Choose the regions; the same objects as before keep the selection before. A device is asked for nothing."""
-        memory, options = self.memory, self.options
+        memory = self.memory
+        options = self.options
         if memory.selection is not None and memory.is_made_from(self):
             return memory.selection
         void, uses_grid = self._void_state() if options.strategy == "auto" else (None, False)
@@ -212,7 +214,8 @@ class SelectionInputs:
     def _void_state(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
         """True if the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
         not if answers looked at some tiles more than at others. A number only if the host may look at it."""
-        memory, void = self.memory, self.memory.void
+        memory = self.memory
+        void = self.memory.void
         if void is None or self.appearance is None or self.appearance is not memory.appearance:
             limit: torch.Tensor | float = VOID_STRUCTURE
             if void is not None:
@@ -235,7 +238,8 @@ def after_overview(overview: npt.NDArray[np.int64], choice: RegionChoice, releva
     """
     if not len(overview):
         return choice
-    level, device = int(overview[0, 0]), relevance.device
+    level = int(overview[0, 0])
+    device = relevance.device
     areas = torch.from_numpy(REGION_AREAS).to(device)
     return RegionChoice(
         torch.cat([torch.from_numpy(overview).to(device), choice.regions]),
@@ -270,7 +274,8 @@ class RegionSelector:
 
     def follow(self, step: Warp) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
-        previous, lines = self._memory.previous, self._memory.lines
+        previous = self._memory.previous
+        lines = self._memory.lines
         if previous is not None:
             self._memory = replace(self._memory, previous=step.nearest(previous, UNKNOWN), made_from=None)
         if lines is not None:
@@ -367,7 +372,9 @@ class RegionSelector:
         if at_most is not None and at_most > limits.max_tokens:
             limits = replace(limits, max_tokens=at_most)
         if relevance is not self._spread or limits != self._spread_limits:
-            tokens, self._spread, self._spread_limits = tokens_for(budget, relevance, limits), relevance, limits
+            tokens = tokens_for(budget, relevance, limits)
+            self._spread = relevance
+            self._spread_limits = limits
             # an adaptive budget moves only by more than this share
             if abs(tokens - self._spread_tokens) > 0.05 * tokens:
                 self._spread_tokens = tokens

@@ -25,7 +25,8 @@ AUTO_SHARE = 0.5
 LEAST_REGIONS = 6
 """Fewest regions of an overview: fewer hardly distinguish places and cost more than they bring…"""
 
-LEAST_FINE_REGIONS, FINE_LEVEL = 4, 2
+LEAST_FINE_REGIONS = 4
+FINE_LEVEL = 2
 """…or this many if they are of this level or finer: 4×4 tiles still show what is asked about. Such an overview is
 not shown again with later frames, because its tokens cost them more than it adds."""
 
@@ -100,11 +101,13 @@ class GlancePolicy:
 
     def reset(self) -> None:
         """Another question, or another scene: nothing is known."""
-        self._done_ns, self._failed = None, False
+        self._done_ns = None
+        self._failed = False
 
     def on_glance(self, media_ns: int) -> None:
         """Record that a glance at the frame of this media time returned feedback."""
-        self._done_ns, self._failed = media_ns, False
+        self._done_ns = media_ns
+        self._failed = False
 
     def on_failure(self) -> None:
         """A glance could not be made: none is due until `reset`."""

@@ -44,11 +44,14 @@ changed costs about as much as a key frame; something changed, and what stays wa
 anew in idle time.
 Empty if the group goes on."""
 
-STALE, NEWS, NEVER = 125, 126, 127
+STALE = 125
+NEWS = 126
+NEVER = 127
 """In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
 not shown, which has changed since it began, or has not."""
 
-OVERVIEW_TOKENS, OVERVIEW_SHARE = 16, 1 / 3
+OVERVIEW_TOKENS = 16
+OVERVIEW_SHARE = 1 / 3
 """Most regions of the overview that comes with new tokens, and their largest share of a frame's budget."""
 
 KEY_SHARE = 0.75
@@ -230,7 +233,8 @@ class GroupOfPictures:
         self._settle(model_place)
         if self._newest is None or self._end_reason(view, frame, model_place):
             return None
-        regions, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        regions = np.zeros((0, 3), np.int32)
+        pixels = np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
         place = self._newest.next_place
         return TokenPacket(view.stamp, view.grid, regions, np.zeros(0, np.float32), pixels, place=place)
 
@@ -404,7 +408,8 @@ class GroupOfPictures:
     def _key_frame(
         self, view: TextureView, frame: FrameAllocation, reason: GroupReason, model_place: GroupPlace | None
     ) -> GroupFrame:
-        allocation, shape = frame.allocation, view.grid.shape
+        allocation = frame.allocation
+        shape = view.grid.shape
         regions = allocation.regions.numpy().astype(np.int32)
         areas = np.full(shape, NEVER, np.int8)
         number = max(self._number, 0 if model_place is None else model_place.group) + 1
@@ -412,7 +417,9 @@ class GroupOfPictures:
         frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         if frames == 1:
             _show(regions[allocation.overview :], areas)
-        picture, news, newest = view.read(CHANGE_LEVEL), None, self._newest
+        picture = view.read(CHANGE_LEVEL)
+        news = None
+        newest = self._newest
         if newest is not None and newest.versions.is_comparable(view.versions):
             tiles = newest.versions.stale(view.versions)
             if not is_other_picture(newest.picture, picture, tiles, KEY_SHARE):  # its unrest is that of this stream
@@ -454,7 +461,8 @@ class GroupOfPictures:
                 news=news,
             )
         lengths = newest.lengths[-(frames - 1) :]
-        first, regions = len(newest.regions) - sum(lengths), allocation.regions.numpy().astype(np.int32)
+        first = len(newest.regions) - sum(lengths)
+        regions = allocation.regions.numpy().astype(np.int32)
         now = self._key_frame(view, frame, "", None)
         all_regions = np.concatenate([newest.regions[first:], regions])
         if len(all_regions) > self.options.tokens:
@@ -512,7 +520,8 @@ class GroupOfPictures:
         scores = allocation.relevance.numpy()[allocation.overview :]
         if only_news:
             new = region_pool(choice, (areas == STALE) | (areas == NEWS), np.logical_or)
-            choice, scores = choice[new], scores[new]
+            choice = choice[new]
+            scores = scores[new]
         is_addition = _show(choice, areas)
         within = frame.inputs.within
         shows = np.ones_like(changed) if within is None else within.numpy()
@@ -627,11 +636,13 @@ def _with_tiles(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], ti
 def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
     """Show regions [K, 3], the smallest first, and return which of them show a tile that none as small showed: bool
     [K]. `areas` [gh, gw] are brought up to date."""
-    shape, codes = (areas.shape[0], areas.shape[1]), regions[:, 0]
+    shape = (areas.shape[0], areas.shape[1])
+    codes = regions[:, 0]
     is_addition = np.zeros(len(regions), bool)
     for code in sorted(np.unique(codes).tolist(), key=lambda code: int(_AREAS[code])):
         indices = np.flatnonzero(codes == code)
-        rows, cols = regions[indices, 1], regions[indices, 2]
+        rows = regions[indices, 1]
+        cols = regions[indices, 2]
         new = shape_pool(areas, code, np.maximum)[rows, cols] > _AREAS[code]
         is_addition[indices] = new
         shape_areas: npt.NDArray[Any] = np.full(shape_grid(shape, code), NEVER, np.int8)
@@ -642,7 +653,8 @@ def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
 
 def _is_covered(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
     """Return which regions [K, 3] show only tiles that smaller ones show: bool [K]."""
-    codes, mask = regions[:, 0], np.zeros(len(regions), bool)
+    codes = regions[:, 0]
+    mask = np.zeros(len(regions), bool)
     for code in np.unique(codes[_AREAS[codes] > 0]).tolist():
         indices = np.flatnonzero(codes == code)
         mask[indices] = shape_pool(areas, code, np.maximum)[regions[indices, 1], regions[indices, 2]] < _AREAS[code]

@@ -106,7 +106,9 @@ class HistoryTracker:
             appearance: Appearance of the tiles in the answer's frame, float32 [C, gh, gw]; NaN if unknown.
         """
         attention = _nearest(warp, paint(feedback.regions, attention_of(feedback, shape), shape, 0), 0)
-        mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
+        mean = attention
+        media_ns = feedback.stamp.media_ns
+        past = self._attention
         if past is not None:
             # time constant of the mean attention of the answers
             decay = math.exp(-max(media_ns - past.media_ns, 0) / (5.0 * NS_PER_S))
@@ -194,7 +196,8 @@ class HistoryTracker:
         components = np.zeros((feedback.embedding.shape[1], *shape), np.float32)
         old_appearance = np.full((1, *shape), np.nan, np.float32)
         if self._embedding is not None:
-            components, old_appearance = self._embedding.components.copy(), self._embedding.appearance
+            components = self._embedding.components.copy()
+            old_appearance = self._embedding.appearance
         mask = order >= 0
         components[:, mask] = feedback.embedding[order[mask]].T
         return _Embedding(components, np.where(mask, appearance, old_appearance))

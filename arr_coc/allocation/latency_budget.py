@@ -21,7 +21,9 @@ AIM = 0.93
 LOW = 0.82
 """Below this share of the target the budget is raised; between it and the target, nothing moves."""
 
-SETTLING, EARLY_LOW, EARLY_HIGH = 8, 0.88, 0.97
+SETTLING = 8
+EARLY_LOW = 0.88
+EARLY_HIGH = 0.97
 """For the first answers under a load the band is narrower: what is nearly right then would be put right late."""
 
 ANSWERS = 30
@@ -30,7 +32,8 @@ ANSWERS = 30
 STREAK = 3
 """Answers observed before the budget moves; this many in a row beyond the usual mean another load."""
 
-NARROW, WIDE = 0.12, 2.0
+NARROW = 0.12
+WIDE = 2.0
 """Beyond the usual is what is off by more than NARROW, and by more than WIDE deviations."""
 
 LEAST_DEVIATION = 0.02
@@ -81,7 +84,8 @@ class BudgetController:
             raise BudgetError(f"a latency target is a number of milliseconds above 0; got {target_ms!r}")
         self.target_ms = target_ms
         fixed_tokens(start, tiles=1)
-        self._start, self.limits = start, limits
+        self._start = start
+        self.limits = limits
         self._budget: int | None = None
         self._samples: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
         # ratios whose tail is p95: three of sixty answers lie above it
@@ -115,7 +119,8 @@ class BudgetController:
         """
         if not (math.isfinite(ttft_ms) and ttft_ms > 0):
             return None
-        least, most = min(self.limits.min_tokens, tiles), min(self.limits.max_tokens, tiles)
+        least = min(self.limits.min_tokens, tiles)
+        most = min(self.limits.max_tokens, tiles)
         self._learn(ttft_ms, tokens)
         if len(self._samples) >= STREAK:
             self._steer(least, most, self.budget_for(tiles))
@@ -191,13 +196,15 @@ class BudgetController:
 def _fit(samples: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
     """The line through the answers, neither falling nor below 0 at no tokens."""
     tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
-    slope, base = known_slope, float(np.median(ttft - known_slope * tokens))
+    slope = known_slope
+    base = float(np.median(ttft - known_slope * tokens))
     for _ in range(4):  # rounds of weighting anew; later ones move a line by less than it is known
         off = ttft - base - slope * tokens
         # in deviations: beyond it an answer pulls the line by its sign, no longer by its size (Huber)
         limit = 2.0 * max(_deviation(off), LEAST_DEVIATION * float(np.median(ttft)))
         weights = limit / np.maximum(np.abs(off), limit)
-        middle, height = np.average(tokens, weights=weights), np.average(ttft, weights=weights)
+        middle = np.average(tokens, weights=weights)
+        height = np.average(ttft, weights=weights)
         # the slope that was known counts as much as answers whose budgets differ by this share
         pull = weights.sum() * (0.25 * middle) ** 2 / len(samples)
         offsets = weights * (tokens - middle)

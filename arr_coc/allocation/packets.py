@@ -32,7 +32,8 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
     An overview comes first. Pixels of a texture on a device stay there. Raises as `FrameAllocation.allocation`.
     """
     allocation = frame.allocation
-    regions, choice_regions = allocation.regions.numpy(), frame.selection.choice.regions
+    regions = allocation.regions.numpy()
+    choice_regions = frame.selection.choice.regions
     return TokenPacket(
         stamp=view.stamp,
         grid=view.grid,
@@ -85,7 +86,8 @@ def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
 
     An overview is left out: it adds nothing if the whole frame is encoded.
     """
-    image, within = view.read(0), frame.inputs.within
+    image = view.read(0)
+    within = frame.inputs.within
     if within is not None:
         mask = within.numpy().repeat(TILE_PX, axis=0).repeat(TILE_PX, axis=1)
         image = np.where(mask[..., None], image, np.uint8(0))
@@ -103,7 +105,8 @@ def all_tokens(view: TextureView, within: torch.Tensor | None = None) -> FrameAl
     allocation fails."""
     (rows, cols), no_regions = view.grid.shape, np.zeros((0, 3), np.int64)
     tokens = rows * cols if within is None else int(within.sum())
-    relevance, plan = torch.ones(rows, cols), TokenPlan(tokens, no_regions, no_regions, tokens)
+    relevance = torch.ones(rows, cols)
+    plan = TokenPlan(tokens, no_regions, no_regions, tokens)
     inputs = SelectionInputs(SelectorOptions("all", Tensions()), plan, relevance, within=within)
     return FrameAllocation(view.stamp, relevance, torch.zeros(3, rows, cols), torch.zeros(3), inputs)
 

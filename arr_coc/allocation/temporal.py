@@ -73,15 +73,19 @@ class TemporalBlend:
     def follow(self, warp: Warp) -> None:
         """Motion of tiles with the next frame; tiles that come into view have no past."""
         if self._past is not None:
-            self._past, self._warp = self._past.at(self._warp), warp
-            self._is_settled, self._kept_share = False, 1.0
+            self._past = self._past.at(self._warp)
+            self._warp = warp
+            self._is_settled = False
+            self._kept_share = 1.0
 
     def replace(self, relevance: torch.Tensor) -> torch.Tensor:
         """The newest frame's relevance as it is: the past is forgotten, including the dead band of `step`."""
         if self._past is None:
             raise RuntimeError("there is no frame yet whose relevance could be replaced")
-        self._past, self._warp = _Past(relevance, relevance, self._past.appearance), None
-        self._current, self._is_settled = relevance, True
+        self._past = _Past(relevance, relevance, self._past.appearance)
+        self._warp = None
+        self._current = relevance
+        self._is_settled = True
         return relevance
 
     def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> torch.Tensor:
@@ -94,14 +98,18 @@ class TemporalBlend:
                 entropy. Not to be written to afterwards.
             media_ns: Media time of the frame.
         """
-        past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
+        past = self._past
+        elapsed_ns = max(media_ns - self._media_ns, 0)
         if past is None:
-            self._past, self._is_settled = _Past(relevance, relevance, appearance), True
+            self._past = _Past(relevance, relevance, appearance)
+            self._is_settled = True
         elif not (self._is_settled and relevance is self._current):
             share = math.exp(-elapsed_ns / self._tau_ns)
             self._kept_share = share * (self._kept_share if relevance is self._current else 1)
             self._past = self._blend(past, relevance, appearance, share)
-        self._warp, self._current, self._media_ns = None, relevance, media_ns
+        self._warp = None
+        self._current = relevance
+        self._media_ns = media_ns
         assert self._past is not None
         return self._past.output
 
@@ -109,9 +117,11 @@ class TemporalBlend:
         """The state that the next frame is blended with; `share` is the past's on tiles of unchanged appearance."""
         if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
-            limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.output, past.appearance)
+            limits = (share, RENEWAL, DEAD_BAND)
+            before = (past.blended, past.output, past.appearance)
             blended, new_output, largest = self._maps.blend(origin, before, relevance, appearance, limits)
-            output, self._is_settled = past.output if new_output is None else new_output, largest < _SETTLED
+            output = past.output if new_output is None else new_output
+            self._is_settled = largest < _SETTLED
         else:
             past = past.at(self._warp)
             change = (appearance[:-1] - past.appearance[:-1]).abs().amax(dim=0)
@@ -302,7 +312,8 @@ class FeedbackPrior:
         frame_maps = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
         maps = warp.sample(frame_maps, math.nan)
         asked_appearance = warp.sample(self.requested_appearance(feedback.stamp.frame_index, appearance), math.nan)
-        is_reported, old = ~maps[0].isnan(), self._now() or _FeedbackMaps.empty(asked_appearance)
+        is_reported = ~maps[0].isnan()
+        old = self._now() or _FeedbackMaps.empty(asked_appearance)
         mixed = torch.where(old.learned_ns.isfinite(), RENEW * maps + (1 - RENEW) * old.values, maps)
         self._feedback = self._newest = _FeedbackMaps(
             torch.where(is_reported, mixed, old.values),
@@ -320,7 +331,8 @@ class FeedbackPrior:
         """
         if self._feedback is None:
             return None
-        tick, key = media_ns // TICK_NS, self._evaluated_for
+        tick = media_ns // TICK_NS
+        key = self._evaluated_for
         if key is None or key[0] != tick or key[1] is not appearance:
             self._prior = self._evaluate(self._feedback, tick * TICK_NS, appearance)
             self._evaluated_for = tick, appearance
@@ -328,7 +340,8 @@ class FeedbackPrior:
 
     def _evaluate(self, feedback: _FeedbackMaps, media_ns: int, appearance: torch.Tensor) -> torch.Tensor:
         if self._maps is not None and appearance.is_cpu:
-            origin, limits = None if self._warp is None else self._warp.origin, (RENEWAL, FADE_S)
+            origin = None if self._warp is None else self._warp.origin
+            limits = (RENEWAL, FADE_S)
             maps = feedback.values, feedback.learned_ns, feedback.confidence, feedback.appearance
             return self._maps.recall(origin, maps, appearance, media_ns, limits)
         newest = self._now()
@@ -376,7 +389,8 @@ class ChangeMeter:
 
     def mark(self, versions: TileVersions | None) -> None:
         """Count from here: from the last frame that was shown."""
-        self._marked, self._weights = versions, self._now
+        self._marked = versions
+        self._weights = self._now
 
     def measure(self, versions: TileVersions | None, relevance: torch.Tensor) -> torch.Tensor | float:
         """Share of a frame's `relevance` [rows, cols] that lies on tiles that have changed, in [0, 1]; of
@@ -399,7 +413,8 @@ class ChangeMeter:
         """The weights of a frame's tiles, whose relevance is noted."""
         if not self._keep_vanished:
             return relevance
-        before, self._now = self._weights, relevance
+        before = self._weights
+        self._now = relevance
         if before is None or (before.shape, before.device) != (relevance.shape, relevance.device):
             self._weights = relevance
         else:

@@ -32,7 +32,8 @@ from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX
 
 Map = npt.NDArray[np.float32]
 
-FINE, COARSE = 1, (3, 4)
+FINE = 1
+COARSE = (3, 4)
 """Mipmap levels at which strokes and the direction of lines are looked for: 3 parts the lines of a page, 4 the words of
 one line no more."""
 
@@ -96,7 +97,8 @@ def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
     pairs = []
     for tiles, scales in zip(lines, ((0, 1), (1, 0)), strict=True):
         code = REGION_SHAPES.index(scales)
-        rows, cols = tiles.shape[0] >> scales[0] << scales[0], tiles.shape[1] >> scales[1] << scales[1]
+        rows = tiles.shape[0] >> scales[0] << scales[0]
+        cols = tiles.shape[1] >> scales[1] << scales[1]
         row, col = np.nonzero(shape_pool(tiles[:rows, :cols], code, np.logical_and))
         pairs.append(np.stack([np.full_like(row, code), row, col], axis=1))
     return np.concatenate(pairs)
@@ -139,7 +141,10 @@ class LineTree(CoverTree):
         roots = np.stack([np.full_like(row, top), row, col], axis=1)
         waiting: list[list[tuple[Ints, Ints]]] = [[] for _ in range(2 * top + 1)]
         waiting[2 * top].append((roots, np.full(len(roots), -1)))
-        blocks, parents, halved, count = [], [], [], 0
+        blocks = []
+        parents = []
+        halved = []
+        count = 0
         for scale in reversed(range(2 * top + 1)):
             if not waiting[scale]:
                 continue

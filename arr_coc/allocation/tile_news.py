@@ -40,7 +40,9 @@ LIGHT = 1.25
 """Gain of light, or its inverse, that is no news: the swing of a flicker of ±10 %, and a tenth of that. A lamp of two
 that is turned off changes values by 1.37, half the light at a gamma of 2.2."""
 
-SWUNG_LIGHT, SWINGS, LIGHT_LOOKS = 1.6, 2, 8
+SWUNG_LIGHT = 1.6
+SWINGS = 2
+LIGHT_LOOKS = 8
 """The same where light crossed the middle of the change at least twice in the last eight looks: the swing of ±20 % and
 a little more. Light that stays changed becomes news once eight looks have after nothing else."""
 
@@ -51,7 +53,8 @@ UNREST_CHANGE = 7.4
 """Least change in units of unrest: the median of |x| is 0.67 σ, so five σ of a difference of two looks. Of a frame's
 400,000 texels, one in four looks is above."""
 
-LASTING_LOOKS, LASTING_CHANGE = 4, 5.2
+LASTING_LOOKS = 4
+LASTING_CHANGE = 5.2
 """Least looks in doubt after which their mean counts, and least mean in units of unrest: five σ of one look, which is
 the noise of what was shown."""
 
@@ -62,7 +65,8 @@ pixel in each channel, with its colours coded at half resolution, reaches it."""
 WINDOW = 5
 """Tiles along a window for light that is no frame's and no row's."""
 
-STEP, MEETING = 0.08, 0.03
+STEP = 0.08
+MEETING = 0.03
 """Largest step of gain within 3×3 tiles inside smooth light: a lamp of ±20 % makes 0.07. And how near the light of the
 rows such light begins."""
 
@@ -75,7 +79,9 @@ FINER = 0.9
 SAMPLE = 128
 """Tiles, or up to twice as many, by which an estimate of light is chosen."""
 
-DARK, BRIGHT, CLIPPED = 24, 245, 250
+DARK = 24
+BRIGHT = 245
+CLIPPED = 250
 """Means between which a tile shows the light, and the value from which a texel may hide more of it."""
 
 MOST_GAIN = 8
@@ -127,7 +133,9 @@ class Doubts:
         places = np.full(tile_count, -1)
         places[self.tiles] = np.arange(len(self.tiles))
         places = places[tiles]
-        total, looks, matches = residual.copy(), np.ones(len(tiles), np.int32), places >= 0
+        total = residual.copy()
+        looks = np.ones(len(tiles), np.int32)
+        matches = places >= 0
         total[matches] += self.total[places[matches]]
         looks[matches] += self.looks[places[matches]]
         return Doubts(tiles, total, looks)
@@ -212,10 +220,15 @@ class TileNews:
         if is_steady and not differs.any():
             return news, replace(state, unrest=self._next_unrest(indices, cv2.absdiff(last, now)))
         if differs.any():
-            different, before, after = indices[differs], before[differs], now[differs]
+            different = indices[differs]
+            before = before[differs]
+            after = now[differs]
         else:  # light that comes back is noted: the next tile may be shown in it
-            different, before, after = indices, before, now
-        was, is_now = before.astype(np.float32), after.astype(np.float32)
+            different = indices
+            before = before
+            after = now
+        was = before.astype(np.float32)
+        is_now = after.astype(np.float32)
         light = self.light
         if not is_steady or len(indices) > min(WINDOW * WINDOW, tiles.shape[1]) // 2:  # fewer move no median
             light = state._light_of(reference, different, was, is_now)
@@ -263,7 +276,8 @@ class TileNews:
 
     def _is_usual_light(self, light: Values, tiles: Indices) -> Flags:
         """Return which of the tiles [n] are shown in light that is near that of now, or swings between the two."""
-        now, before = _rows(light)[tiles, :, 0], _rows(self.shown_light)[tiles, :, 0]
+        now = _rows(light)[tiles, :, 0]
+        before = _rows(self.shown_light)[tiles, :, 0]
         size = np.abs(np.log(now / before))
         above = self.past_light.reshape(LIGHT_LOOKS, -1, 3)[:, tiles] > np.sqrt(now * before)
         swings = np.count_nonzero(above[1:] != above[:-1], axis=0) >= SWINGS
@@ -280,14 +294,18 @@ class TileNews:
         by_row = np.repeat(_row_gains(votes, weights, of_frame)[:, None], cols, axis=1)
         by_window = _smooth_light(np.where(weights > 0, votes, by_row), by_row)
         part = slice(None, None, max(1, len(tiles) // SAMPLE))
-        tiles, before, now = tiles[part], before[part], now[part]
-        best, least = self.light, np.inf
+        tiles = tiles[part]
+        before = before[part]
+        now = now[part]
+        best = self.light
+        least = np.inf
         for gains in (np.broadcast_to(of_frame, votes.shape), by_row, by_window):
             light = _planes_of(np.ascontiguousarray(gains, np.float32))
             residual = _residual(before, now, _relative(light, self.shown_light, tiles))
             unexplained = float(np.minimum(np.abs(residual).mean(axis=(1, 2)), CHANGE).sum())
             if unexplained < FINER * least:
-                best, least = light, unexplained
+                best = light
+                least = unexplained
         return best
 
 
@@ -327,13 +345,15 @@ def _weighted_medians(values: Values, weights: Values, fallback: Values) -> Valu
 def _planes_of(gains: Values) -> Values:
     """Return gains [gh, gw, 3] with their slopes down and across: [gh, gw, 3, 3 (middle, down, across)]."""
     wide = cv2.copyMakeBorder(gains, 1, 1, 1, 1, cv2.BORDER_REPLICATE)
-    down, across = wide[2:, 1:-1] - wide[:-2, 1:-1], wide[1:-1, 2:] - wide[1:-1, :-2]
+    down = wide[2:, 1:-1] - wide[:-2, 1:-1]
+    across = wide[1:-1, 2:] - wide[1:-1, :-2]
     return np.stack([gains, down / 2, across / 2], axis=3)
 
 
 def _relative(light: Values, other: Values, tiles: Indices) -> Values:
     """Return one light by another one at the texels of tiles: [n, 3, 64]; [n, 3, 1] if neither has a slope."""
-    now, then = _rows(light)[tiles], _rows(other)[tiles]
+    now = _rows(light)[tiles]
+    then = _rows(other)[tiles]
     if not (now[..., 1:].any() or then[..., 1:].any()):
         return now[..., :1] / then[..., :1]
     return np.matmul(now, _POSITIONS) / np.maximum(np.matmul(then, _POSITIONS), 0.1)
@@ -364,7 +384,8 @@ def _tile_means(picture: Picture) -> Values:
 
 def _gains(before: Picture, now: Picture) -> Values:
     """Return the gain of each tile's mean [gh, gw, 3]; NaN of one that is too dark or too bright to show it."""
-    was, is_now = _tile_means(before), _tile_means(now)
+    was = _tile_means(before)
+    is_now = _tile_means(now)
     is_clear = (was > DARK) & (was < BRIGHT) & (is_now < BRIGHT)
     return np.where(is_clear, (is_now / np.maximum(was, 1)).clip(1 / MOST_GAIN, MOST_GAIN), np.float32(np.nan))
 

@@ -126,9 +126,11 @@ class Warp:
         """For each of the n `tiles` bool [gh, gw], of the nine tiles around its origin, the way of the one whose last
         motion is the nearest: float32 [2, n]."""
         rows, cols = way.shape[1:]
-        origin, newest = newer.origin[:, tiles], newer.newest[:, tiles]
+        origin = newer.origin[:, tiles]
+        newest = newer.newest[:, tiles]
         neighbours = np.rint(origin).astype(np.intp)[:, None] + _NINE[..., None]
-        row, col = np.clip(neighbours[0], 0, rows - 1), np.clip(neighbours[1], 0, cols - 1)
+        row = np.clip(neighbours[0], 0, rows - 1)
+        col = np.clip(neighbours[1], 0, cols - 1)
         distance = np.abs(self.newest[:, row, col] - newest[:, None]).max(axis=0)
         distance += NEAR_TILES * np.hypot(row - origin[0], col - origin[1])
         best = distance.argmin(axis=0), np.arange(origin.shape[1])
@@ -217,13 +219,16 @@ def _bilinear(values: Map, origin: Map) -> Map:
     """Bilinear values of maps [C, gh, gw] at float places [2, gh, gw], up to a tile beyond the edge along their slope.
     OpenCV rounds places to a 32nd of a tile, which would add up over frames."""
     rows, cols = values.shape[1:]
-    row, col = np.clip(origin[0], -1, rows), np.clip(origin[1], -1, cols)
+    row = np.clip(origin[0], -1, rows)
+    col = np.clip(origin[1], -1, cols)
     top = np.clip(np.floor(row), 0, max(rows - 2, 0))
     left = np.clip(np.floor(col), 0, max(cols - 2, 0))
     corner = (top * cols + left).astype(np.intp)
-    right, below = min(1, cols - 1), cols * min(1, rows - 1)
+    right = min(1, cols - 1)
+    below = cols * min(1, rows - 1)
     tile_values = np.ascontiguousarray(values.reshape(len(values), -1).T)
-    down, across = (row - top)[..., None], (col - left)[..., None]
+    down = (row - top)[..., None]
+    across = (col - left)[..., None]
     above = tile_values[corner] + across * (tile_values[corner + right] - tile_values[corner])
     under = tile_values[corner + below] + across * (tile_values[corner + below + right] - tile_values[corner + below])
     return np.ascontiguousarray((above + down * (under - above)).transpose(2, 0, 1), np.float32)
@@ -306,7 +311,10 @@ def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
     return due[groups]
 
 
-_POINTER, _INT, _FLOAT, _DOUBLE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_double
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int32
+_FLOAT = ctypes.c_float
+_DOUBLE = ctypes.c_double
 _GRID = (_INT, _INT)
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "maps_nearest": (None, (*_GRID, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER)),
@@ -325,7 +333,8 @@ def _bound(kernel: ctypes.CDLL) -> ctypes.PyDLL:
     library = ctypes.PyDLL(kernel._name, handle=kernel._handle)
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
     return library
 
 
@@ -357,8 +366,11 @@ class CompiledMaps:
             entering: Value of tiles that came into view.
         """
         rows, cols = origin.shape[1:]
-        maps, output, fill = values.contiguous(), torch.empty_like(values), _scalar(entering, values.dtype)
-        count, size = maps.numel() // (rows * cols), maps.element_size()
+        maps = values.contiguous()
+        output = torch.empty_like(values)
+        fill = _scalar(entering, values.dtype)
+        count = maps.numel() // (rows * cols)
+        size = maps.element_size()
         at = self.arrays.address(origin), maps.data_ptr(), count, size, fill.data_ptr(), output.data_ptr()
         self._library.maps_nearest(rows, cols, *at)
         return output
@@ -377,7 +389,8 @@ class CompiledMaps:
         """
         rows, cols = older[0].shape[1:]
         origin = self.arrays.take(older[0].shape)
-        way, marked = self.arrays.take(older[0].shape), self.arrays.take((rows, cols), np.uint8)
+        way = self.arrays.take(older[0].shape)
+        marked = self.arrays.take((rows, cols), np.uint8)
         at = self.arrays.address
         self._library.maps_then(
             rows, cols, *map(at, (*older, *newer)), apart_tiles, near_tiles, at(way), at(marked), at(origin)
@@ -397,8 +410,10 @@ class CompiledMaps:
             float32 [2, gh, gw]; None if nothing is due.
         """
         rows, cols = origin.shape[1:]
-        whole_tiles, queue = self.arrays.take(origin.shape), self.arrays.take((rows, cols), np.int32)
-        due, at = self.arrays.take((rows, cols), np.uint8), self.arrays.address
+        whole_tiles = self.arrays.take(origin.shape)
+        queue = self.arrays.take((rows, cols), np.int32)
+        due = self.arrays.take((rows, cols), np.uint8)
+        at = self.arrays.address
         any_due = self._library.maps_steps(
             rows, cols, at(origin), at_tiles, with_tiles, at(remainder), at(whole_tiles), at(queue), at(due)
         )
@@ -427,8 +442,11 @@ class CompiledMaps:
             and `current`.
         """
         rows, cols = current.shape
-        count, take = len(looks) - 1, self._take
-        blended, output, scratch = take(rows, cols), take(rows, cols), take(count + 1, rows, cols)
+        count = len(looks) - 1
+        take = self._take
+        blended = take(rows, cols)
+        output = take(rows, cols)
+        scratch = take(count + 1, rows, cols)
         places = (*past, current, looks)
         is_changed = self._library.maps_blend(
             *(rows, cols, self._at(origin), *(tensor.data_ptr() for tensor in places), count, *limits),
@@ -455,7 +473,8 @@ class CompiledMaps:
             limits: The change of looks that renews a tile, and the time in seconds in which trust fades.
         """
         count, rows, cols = looks.shape
-        prior, scratch = self._take(3, rows, cols), self._take(count + 1, rows, cols)
+        prior = self._take(3, rows, cols)
+        scratch = self._take(count + 1, rows, cols)
         places = (*feedback, looks)
         self._library.maps_recall(
             *(rows, cols, self._at(origin), *(tensor.data_ptr() for tensor in places), count, now_ns, *limits),
@@ -525,6 +544,7 @@ def structure_or_none(
     if kernel is None:
         return None
     rows, cols = maps.shape[-2:]
-    maps, rest = maps.float().contiguous(), torch.empty(rows, cols)
+    maps = maps.float().contiguous()
+    rest = torch.empty(rows, cols)
     at = maps.data_ptr(), None if surfaces is None else surfaces.data_ptr(), least.data_ptr()
     return torch.tensor(_bound(kernel).maps_structure(rows, cols, *at, *limits, rest.data_ptr()))

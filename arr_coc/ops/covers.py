@@ -46,7 +46,10 @@ class CoverTree:
     """
 
     def __init__(self, shape: tuple[int, int], regions: Ints, parent: Ints, device: torch.device = CPU) -> None:
-        self.shape, self.regions, self.parent, self.device = shape, regions, parent, device
+        self.shape = shape
+        self.regions = regions
+        self.parent = parent
+        self.device = device
         self.roots = int((parent < 0).sum())
         children = np.bincount(parent[self.roots :], minlength=len(regions))
         self.inner = int(np.flatnonzero(children).max(initial=-1)) + 1
@@ -151,7 +154,8 @@ class QuadTree(CoverTree):
     def __init__(self, shape: tuple[int, int], top: int, device: torch.device = CPU) -> None:
         self.top = top
         starts: list[int] = []
-        blocks, parents = [], []
+        blocks = []
+        parents = []
         offset = 0
         for level in range(top, -1, -1):
             rows, cols = level_shape(shape, level)
@@ -194,7 +198,9 @@ def pyramid_means(values: torch.Tensor, top: int) -> list[torch.Tensor]:
     down = [values[None]]
     for _ in range(top):
         down.append(_paired(down[-1], 0))
-    means, across = [values], torch.cat(down, dim=1)  # columns of all levels at once
+    # columns of all levels at once
+    means = [values]
+    across = torch.cat(down, dim=1)
     for level in range(1, top + 1):
         across = _paired(across[:, down[level - 1].shape[1] :], 1)
         means.append(across[0, : down[level].shape[1]] / _level_tiles(values.shape, level, values.device))

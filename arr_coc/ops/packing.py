@@ -24,7 +24,8 @@ def tile_view(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np
     Returns:
         [rows, tile height, cols].
     """
-    rows, cols = array.shape[0] // tile_height, array.shape[1] // tile_width
+    rows = array.shape[0] // tile_height
+    cols = array.shape[1] // tile_width
     samples = array[: rows * tile_height, : cols * tile_width].reshape(rows * tile_height, -1)
     return samples.view(np.dtype((np.void, samples.shape[1] // cols))).reshape(rows, tile_height, cols)
 
@@ -63,7 +64,8 @@ def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
 
     Runs of a row, each joined with the row below while that has the very same run.
     """
-    rows, cols = np.flatnonzero(dirty.any(axis=1)), np.flatnonzero(dirty.any(axis=0))
+    rows = np.flatnonzero(dirty.any(axis=1))
+    cols = np.flatnonzero(dirty.any(axis=0))
     if not len(rows):
         return ()
     box = (int(rows[0]), int(cols[0]), int(rows[-1]) + 1, int(cols[-1]) + 1)

@@ -121,7 +121,8 @@ def _from_pillow(image: Image.Image) -> Rgb:
         raise ShapeError(f"a picture has at least one pixel, got {upright.width}x{upright.height}")
     if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
         samples = np.asarray(upright)
-        low, high = int(samples.min()), int(samples.max())
+        low = int(samples.min())
+        high = int(samples.max())
         if low < 0 or high > MAX_16_BIT:
             raise ShapeError(f"a picture of integers has 16 bits, 0 to {MAX_16_BIT}, got values from {low} to {high}")
         return to_rgb(samples.astype(np.uint16))
@@ -165,7 +166,8 @@ def _eight_bits(picture: npt.NDArray[Any]) -> Rgb:
     if kind == "f":
         if not np.isfinite(picture).all():
             raise NonFiniteError("a picture holds NaN or Inf")
-        low, high = float(picture.min()), float(picture.max())
+        low = float(picture.min())
+        high = float(picture.max())
         if low < 0 or high > 1:
             raise ShapeError(
                 f"a picture of floats lies in [0, 1], got values from {low:g} to {high:g}; divide it by its highest one"
@@ -173,7 +175,8 @@ def _eight_bits(picture: npt.NDArray[Any]) -> Rgb:
         return np.asarray(np.rint(picture.astype(np.float64) * 255), np.uint8)
     if kind not in "iu":
         raise ShapeError(f"a picture holds numbers, got {picture.dtype}; convert it to uint8")
-    least, most = int(picture.min()), int(picture.max())
+    least = int(picture.min())
+    most = int(picture.max())
     if least < 0 or most > 255:
         raise ShapeError(
             f"a picture of {picture.dtype} lies in 0 to 255, got values from {least} to {most}; convert it to uint8, "

@@ -81,7 +81,8 @@ def inside_polygon(
     """
     turns = np.zeros((len(down), len(across) + 1), np.uint8)
     for x0, y0, x1, y1 in _edges(x, y):
-        top, bottom = min(y0, y1), max(y0, y1)
+        top = min(y0, y1)
+        bottom = max(y0, y1)
         rows = np.arange(np.searchsorted(down, top), np.searchsorted(down, bottom))
         if len(rows):
             crossing = x0 + (down[rows] - y0) * ((x1 - x0) / (y1 - y0))
@@ -112,7 +113,8 @@ def _crossed(x: Floats, y: Floats, shape: tuple[int, int]) -> Flags:
         else:
             heights = np.stack([cells, cells + 1]).clip(min(y0, y1), max(y0, y1))
             ends = x0 + (heights - y0) * ((x1 - x0) / (y1 - y0))
-        left, right = np.floor(ends.min(axis=0)), np.floor(ends.max(axis=0))
+        left = np.floor(ends.min(axis=0))
+        right = np.floor(ends.max(axis=0))
         is_visible = (right >= 0) & (left < cols)
         np.add.at(begins, (cells[is_visible], left[is_visible].clip(0).astype(np.intp)), 1)
         np.add.at(begins, (cells[is_visible], right[is_visible].clip(max=cols - 1).astype(np.intp) + 1), -1)
@@ -130,6 +132,7 @@ def _grown(flags: Flags, reach: tuple[float, float]) -> Flags:
         if samples:
             count = flags.shape[axis]
             sums = np.cumsum(np.insert(flags, 0, False, axis=axis), axis=axis, dtype=np.int32)
-            first, last = (np.arange(count) - samples).clip(0), (np.arange(count) + samples + 1).clip(max=count)
+            first = (np.arange(count) - samples).clip(0)
+            last = (np.arange(count) + samples + 1).clip(max=count)
             flags = np.take(sums, last, axis=axis) > np.take(sums, first, axis=axis)
     return flags

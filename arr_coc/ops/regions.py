@@ -115,7 +115,8 @@ def level_count(shape: tuple[int, int], level: int) -> int:
 
 def _paired(values: npt.NDArray[Any], axis: int, combine: np.ufunc) -> npt.NDArray[Any]:
     """Each two neighbours along an axis combined; of an odd number, the last one by itself."""
-    first, second = (slice(None),) * axis + (slice(0, None, 2),), (slice(None),) * axis + (slice(1, None, 2),)
+    first = (slice(None),) * axis + (slice(0, None, 2),)
+    second = (slice(None),) * axis + (slice(1, None, 2),)
     pairs = values[first].copy()
     half = pairs[(slice(None),) * axis + (slice(values.shape[axis] // 2),)]
     combine(half, values[second], out=half)

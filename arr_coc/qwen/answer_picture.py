@@ -31,8 +31,12 @@ UNSEEN_BRIGHTNESS = 0.3
 OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (100, 115, 145), (95, 105, 130))
 """RGB of a region's outline, by the level of its longer side."""
 
-LINE_PX, MARGIN_PX, MOST_LINES = 20, 10, 6
-BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
+LINE_PX = 20
+MARGIN_PX = 10
+MOST_LINES = 6
+BACKGROUND = (14, 16, 22)
+BRIGHT = "#ffffff"
+MUTED = "#a8b0c0"
 
 Rgb = npt.NDArray[np.uint8]
 Map = npt.NDArray[np.float32]

@@ -151,7 +151,8 @@ class _Notes:
 
     def sum_attention(self) -> torch.Tensor:
         """Return the attention on every key, summed over heads and queries: float32 [tokens]."""
-        tokens, head_dim = len(self.queries), self.queries[0].shape[-1]
+        tokens = len(self.queries)
+        head_dim = self.queries[0].shape[-1]
         by_head = torch.stack(self.queries, dim=1).view(len(self.keys), -1, tokens, head_dim)
         lengths = torch.tensor(self.lengths, device=self.keys.device)
         valid = torch.arange(self.keys.shape[1], device=self.keys.device) < lengths[:, None]

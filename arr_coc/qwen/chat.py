@@ -114,7 +114,8 @@ def _image(picture: ModelPicture) -> Rgb:
 def _last_question(qwen: QwenVL, ids: list[int]) -> str:
     """Return the text of the last user turn that has text; if none has, that of all tokens."""
     special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
-    heading, close_id = qwen.token_ids("<|im_start|>user"), qwen.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    heading = qwen.token_ids("<|im_start|>user")
+    close_id = qwen.tokenizer.convert_tokens_to_ids("<|im_end|>")
     starts = [at + len(heading) for at in range(len(ids)) if ids[at : at + len(heading)] == heading]
     turns = [ids[at : ids.index(close_id, at) if close_id in ids[at:] else len(ids)] for at in reversed(starts)]
     for turn in (*turns, ids):
@@ -179,8 +180,10 @@ def _mark(index: int) -> str:
 
 def _pieces(qwen: QwenVL, prompt: str, texts: list[str], pictures: list[Rgb]) -> Iterator[Ids | Rgb]:
     """Yield token ids and pictures of a prompt whose texts are marks; text between pictures is one piece."""
-    opening, closing = qwen.token_ids("<|vision_start|>"), qwen.token_ids("<|vision_end|>")
-    waiting, ids = iter(pictures), list[int]()
+    opening = qwen.token_ids("<|vision_start|>")
+    closing = qwen.token_ids("<|vision_end|>")
+    waiting = iter(pictures)
+    ids = list[int]()
     for piece in re.split(f"({re.escape(IMAGE)}|\u2042text \\d+\u2042)", prompt):
         if piece == IMAGE:
             yield tuple([*ids, *opening])

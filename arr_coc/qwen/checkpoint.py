@@ -14,7 +14,8 @@ from arr_coc.qwen.families import ModelFamily, family_of
 from arr_coc.qwen.quantisation import MLX, check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
-PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
+PROCESSOR_FILE = "processor_config.json"
+IMAGE_PROCESSOR_FILE = "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older file of the image processor alone."""
 
 GENERATION_FILE = "generation_config.json"
@@ -39,7 +40,8 @@ TOKENIZER_BYTES_MAX = 48 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
 """Largest chat template that is parsed; Qwen's have 8 kB."""
 
-IMAGE_TOKEN, THINKING_MARKS = "<|image_pad|>", ("<think>", "</think>")
+IMAGE_TOKEN = "<|image_pad|>"
+THINKING_MARKS = ("<think>", "</think>")
 """Texts of chat templates: place of a picture, and beginning and end of thoughts."""
 
 THINKING_SWITCH = "enable_thinking"

@@ -27,7 +27,10 @@ GRAMMARS_KEPT = 64
 SYMBOLS_MAX = 100_000
 """Limit of a grammar's size."""
 
-LEXER_FUEL, STEP_FUEL, STEP_ITEMS, LEXER_STATES = 1_000_000, 200_000, 50_000, 50_000
+LEXER_FUEL = 1_000_000
+STEP_FUEL = 200_000
+STEP_ITEMS = 50_000
+LEXER_STATES = 50_000
 """Limits of work and memory: of the lexer when a schema is compiled (20 ms), and of the lexer and the parser for each
 token (14 ms and 3 ms)."""
 

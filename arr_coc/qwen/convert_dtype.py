@@ -40,7 +40,8 @@ class MappedWeights:
 
     def release(self, weight: torch.Tensor) -> None:
         """Give back the pages of a weight; they are read from the file again if they are needed."""
-        begin, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
+        begin = weight.data_ptr()
+        end = weight.data_ptr() + weight.nbytes
         if weight.is_contiguous() and any(first <= begin and end <= last for first, last in self._ranges):
             begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
             if (size := end // mmap.PAGESIZE * mmap.PAGESIZE - begin) > 0:

@@ -126,7 +126,8 @@ class PrefixCache(Generic[Key]):
         stays = torch.ones(length, dtype=torch.bool)
         stays[rows] = False
         count = int(stays.sum())
-        holes, movers = (~stays[:count]).nonzero()[:, 0], stays[count:].nonzero()[:, 0] + count
+        holes = (~stays[:count]).nonzero()[:, 0]
+        movers = stays[count:].nonzero()[:, 0] + count
         for layer in self.attention_layers:
             for room in (layer.room_keys, layer.room_values):
                 room.index_copy_(-2, holes.to(room.device), room.index_select(-2, movers.to(room.device)))
@@ -335,9 +336,12 @@ def layer_steps(
     Returns:
         Hidden states before the final norm, [N, D].
     """
-    hidden, family, attentions = embeds, qwen.family, qwen.attentions
+    hidden = embeds
+    family = qwen.family
+    attentions = qwen.attentions
     for index, layer in enumerate(qwen.language_model.layers):
-        entering, attention = layer.input_layernorm(hidden), attentions.get(index)
+        entering = layer.input_layernorm(hidden)
+        attention = attentions.get(index)
         if attention is None:
             assert recur is not None, f"layer {index} is recurrent"
             hidden = hidden + recur(index, layer.linear_attn, entering)
@@ -375,7 +379,8 @@ def projected_query(
         The queries [N, heads, head_dim], and the gates of the attention's output in the same shape; None for a family
         without gates.
     """
-    query, gate = linear_rows(attention.q_proj, entering), None
+    query = linear_rows(attention.q_proj, entering)
+    gate = None
     if family.gated:
         query, gate = query.view(len(entering), -1, 2 * attention.head_dim).chunk(2, dim=-1)
     query = query.reshape(len(entering), -1, attention.head_dim)
@@ -459,7 +464,8 @@ class PromptPart:
             "position_ids": torch.cat(self._positions, dim=1)[:, None, begin:end],
         }
         if any(self._deepstack):
-            visual, rows = torch.cat(self._visual), slice(None)
+            visual = torch.cat(self._visual)
+            rows = slice(None)
             if begin or end not in (None, self.length):
                 rows = slice(int(visual[:begin].sum()), int(visual[:end].sum()))
             arguments["visual_pos_masks"] = visual[None, begin:end]
@@ -527,7 +533,8 @@ def least_probability(
     Raises:
         NonFiniteError: NaN or Inf in the logits.
     """
-    rows, inputs = logits[None], ids if ends else ids[:-1]
+    rows = logits[None]
+    inputs = ids if ends else ids[:-1]
     if inputs:
         answer = PromptPart(qwen, prompt.tokens, prompt.position)
         answer.text(list(inputs))
@@ -589,7 +596,8 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
         return logits.argmax()
     chances, tokens = torch.softmax(logits.float() / options.temperature, dim=-1).sort(descending=True)
     if options.top_k:
-        chances, tokens = chances[: options.top_k], tokens[: options.top_k]
+        chances = chances[: options.top_k]
+        tokens = tokens[: options.top_k]
         chances = chances / chances.sum()
     before = chances.cumsum(0) - chances
     chances = torch.where(before < options.top_p, chances, 0.0)

@@ -64,7 +64,10 @@ class DeferredListing(ModuleType):
         super().__init__(name)
         spec = find_spec(name)
         assert spec is not None, f"{name} is not installed"
-        self.__spec__, self.__loader__, self.__package__, self.__file__ = spec, spec.loader, name, spec.origin
+        self.__spec__ = spec
+        self.__loader__ = spec.loader
+        self.__package__ = name
+        self.__file__ = spec.origin
         self.__path__ = list(spec.submodule_search_locations or ())
         self._has_run = False
 
@@ -92,7 +95,8 @@ class DeferredCompiler(ModuleType):
         super().__init__(COMPILER)
         spec = find_spec(COMPILER)
         assert spec is not None, "torch is whole"
-        self.__spec__, self.__package__ = spec, COMPILER
+        self.__spec__ = spec
+        self.__package__ = COMPILER
         self.__path__ = list(spec.submodule_search_locations or ())
         self._finder = _CompilerFinder(self)
         self._torch = sys.modules["torch"]
@@ -185,7 +189,8 @@ def _put(name: str) -> DeferredListing:
 @contextmanager
 def _without(names: dict[str, Any], name: str) -> Iterator[None]:
     """Context manager that makes a module appear not to be installed; a function in its place returns False."""
-    present, before = name in names, names.get(name)
+    present = name in names
+    before = names.get(name)
     names[name] = (lambda: False) if callable(before) else None
     try:
         yield

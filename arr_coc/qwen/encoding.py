@@ -138,7 +138,8 @@ class IncrementalEncoder:
     @property
     def report(self) -> VisionStats:
         """Statistics of the last encoded frame, with its overview."""
-        cache, overview = self._cache, self._overview
+        cache = self._cache
+        overview = self._overview
         stats = VisionStats(*self._counts)
         if cache is not None:
             stats = VisionStats(*self._counts, cache.slots.region_count, cache.bytes, cache.drift)
@@ -177,13 +178,15 @@ class IncrementalEncoder:
     def _begin_frame(self, stamp: FrameStamp) -> None:
         """Reset the counts of `report` for a new frame."""
         if stamp != self._stamp:
-            self._stamp, self._counts = stamp, (0, 0, 0)
+            self._stamp = stamp
+            self._counts = (0, 0, 0)
             if self._overview is not None:
                 self._overview._begin_frame(stamp)
 
     def _refreshed(self, cache: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
         """Select the unchanged regions to encode again."""
-        slots, stale = placement.slots, placement.stale
+        slots = placement.slots
+        stale = placement.stale
         cache.slots.unsettle(regions[stale])
         drift = cache.drift if cache.since_all else None
         if full_refresh_due(self.options, stale, cache.since_all + 1, drift):
@@ -194,7 +197,9 @@ class IncrementalEncoder:
 
     def _cache_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
         """Return a cache for the packet, a new one if the current one does not match; None if it would be too large."""
-        key, regions, cache = CacheKey.of(qwen, packet), len(packet.regions), self._cache
+        key = CacheKey.of(qwen, packet)
+        regions = len(packet.regions)
+        cache = self._cache
         suits = cache is not None and cache.key == key
         if cache is not None and suits and regions <= cache.slots.capacity:
             return cache
@@ -245,7 +250,8 @@ def _advance(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens
 
 def _encode_run(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens:
     """Run the selected regions through the tower and cache their keys and values. Uploads to the device come first."""
-    tower, on = qwen.tower, run.on
+    tower = qwen.tower
+    on = run.on
     pixels = _pixels(qwen, run.packet, run.selection)
     regions = on.regions[on.selection][None]
     attend = attend_afresh(tower, regions) if run.is_full else _attend_cached(qwen, cache, run)
@@ -262,7 +268,8 @@ def _encode_run(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTok
 
 def _attend_cached(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> Attend:
     """Return attention of the selected rows to the cached keys of all shown regions, including their own."""
-    tower, side_tiles = qwen.tower, window_side_tiles(qwen.tower)
+    tower = qwen.tower
+    side_tiles = window_side_tiles(qwen.tower)
     windows = None
     if side_tiles is not None:
         regions, selection, slots = map(
@@ -387,7 +394,8 @@ def encode_steps(qwen: QwenVL, packet: TokenPacket) -> Steps[EncodedFrame]:
 
     Raises NonFiniteError for NaN or Inf in the tokens.
     """
-    tower, tokens = qwen.tower, qwen.step_tokens
+    tower = qwen.tower
+    tokens = qwen.step_tokens
     pixels = _tensor(packet.pixels).to(qwen.vision_device)[None]
     regions = _tensor(packet.regions).long().to(qwen.vision_device)[None]
     parts = []
@@ -402,7 +410,8 @@ def encode_steps(qwen: QwenVL, packet: TokenPacket) -> Steps[EncodedFrame]:
 def pool_regions(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
     """Pool a frame encoded at level 0 to the given regions [K, 3]: the mean over the tiles of each."""
     regions = regions.to(frame.regions.device)
-    tiles, scales = frame.regions[0, :, 1:], region_scales(regions)
+    tiles = frame.regions[0, :, 1:]
+    scales = region_scales(regions)
     members = ((tiles >> scales[:, None]) == regions[:, None, 1:]).all(dim=-1)
     share = members.float() / members.sum(dim=1, keepdim=True).clamp(min=1)
     tokens = frame.tokens.map(lambda rows: (share @ rows.float()).to(rows.dtype))
@@ -411,7 +420,8 @@ def pool_regions(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
 
 def _encode(qwen: QwenVL, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid) -> EncodedFrame:
     device = qwen.vision_device
-    pixels, regions = pixels.to(device)[None], regions.to(device)[None]
+    pixels = pixels.to(device)[None]
+    regions = regions.to(device)[None]
     return EncodedFrame(encode_regions(qwen.tower, pixels, regions, grid, qwen.preprocessing.scale), regions, grid)
 
 

@@ -95,7 +95,8 @@ class ModelFamily:
         if not attending:
             raise ValueError("layer_types without full_attention")
         keys = int(text["linear_num_key_heads"]) * int(text["linear_key_head_dim"])
-        heads, head_dim = int(text["linear_num_value_heads"]), int(text["linear_value_head_dim"])
+        heads = int(text["linear_num_value_heads"])
+        head_dim = int(text["linear_value_head_dim"])
         return DecoderLayers(
             attending=attending,
             recurrent=tuple(number for number in range(count) if number not in attending),

@@ -58,7 +58,9 @@ class Costs:
     """Operations of a loaded model's parts."""
 
     def __init__(self, qwen: QwenVL) -> None:
-        tower, layers, kinds = qwen.tower, qwen.language_model.layers, qwen.layers
+        tower = qwen.tower
+        layers = qwen.language_model.layers
+        kinds = qwen.layers
         proj = tower.patch_embed.proj.weight
         self.layers = len(layers)
         self._patch = proj[:, :, 0].numel() + sum(_weights(block) for block in tower.blocks)
@@ -184,7 +186,8 @@ def _weights(module: nn.Module | None) -> int:
 
 
 def _mixture(mixture: Any) -> int:
-    experts, router = mixture.experts, mixture.gate
+    experts = mixture.experts
+    router = mixture.gate
     expert_weights = sum(weights[0].numel() for weights in (experts.gate_up_proj, experts.down_proj))
     return int(router.weight.numel() + router.top_k * expert_weights)
 

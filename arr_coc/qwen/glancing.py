@@ -53,7 +53,9 @@ class Glancer:
 
     def __init__(self, session: AnswerSession, query: str, *, timed: bool) -> None:
         self.glances: list[GlanceResult] = []
-        self._session, self._query, self._timed = session, query, timed
+        self._session = session
+        self._query = query
+        self._timed = timed
 
     def after(self, packets: Sequence[Packet]) -> Callable[[TokenPacket], Feedback]:
         """Return a function that glances at the next picture, after `packets`, as the answer's prompt reads it."""

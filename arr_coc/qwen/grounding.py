@@ -98,12 +98,14 @@ def located_things(text: str, extent: Extent) -> LocatedThings:
     Of JSON that is cut short or broken the whole objects are read.
     """
     things: list[LocatedThing] = []
-    unusable, cut = 0, len(text) > CHARS_MAX
+    unusable = 0
+    cut = len(text) > CHARS_MAX
     for item in _items(text[:CHARS_MAX]):
         for box, point in _pairs(item):
             if len(things) + unusable >= THINGS_MAX:
                 return LocatedThings(tuple(things), unusable, cut=True)
-            place, spot = _clipped(_numbers(box, 4), extent), _inside(_numbers(point, 2), extent)
+            place = _clipped(_numbers(box, 4), extent)
+            spot = _inside(_numbers(point, 2), extent)
             if place is None and spot is None:
                 unusable += 1
             else:
@@ -125,8 +127,10 @@ def words_for(text: str) -> str:
         return text
     if _MARKED.search(text):
         return " ".join(_TOKENS.sub("", _MARKED.sub(lambda match: match["label"] or "", text)).split())
-    before, after = text[: items[0].start].rstrip("[ \n\r\t"), text[items[-1].end :].lstrip("] \n\r\t")
-    before, after = before.removesuffix("```json").removesuffix("```"), after.removeprefix("```")
+    before = text[: items[0].start].rstrip("[ \n\r\t")
+    after = text[items[-1].end :].lstrip("] \n\r\t")
+    before = before.removesuffix("```json").removesuffix("```")
+    after = after.removeprefix("```")
     if after.startswith((",", "{")):  # an object that is cut short
         after = ""
     counts = Counter(item.label or "object" for item in items for _ in _pairs(item))
@@ -168,7 +172,8 @@ def _marked_items(text: str) -> Iterator[_Item]:
 
 
 def _json_items(text: str) -> Iterator[_Item]:
-    at, failures = text.find("{"), 0
+    at = text.find("{")
+    failures = 0
     while at >= 0 and failures < FAILURES_MAX:
         end = at + 1
         try:
@@ -223,7 +228,8 @@ def _clipped(box: tuple[float, ...] | None, extent: Extent) -> tuple[float, floa
 def _inside(point: tuple[float, ...] | None, extent: Extent) -> tuple[float, float] | None:
     if point is None:
         return None
-    x, y = point[0] / extent[0], point[1] / extent[1]
+    x = point[0] / extent[0]
+    y = point[1] / extent[1]
     return (x, y) if 0 <= x <= 1 and 0 <= y <= 1 else None
 
 

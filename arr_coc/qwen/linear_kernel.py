@@ -88,7 +88,8 @@ class PackedWeights:
             scales: Scale of each group of inputs, float32 [N, groups].
             leasts: Least weight of each group, float32 [N, groups].
         """
-        weights, block = self._weights, self._block
+        weights = self._weights
+        block = self._block
         codes_a_word = 32 // weights.bits
         rows = -len(codes) % block
         codes = torch.nn.functional.pad(codes, (0, weights.padded - weights.inputs, 0, rows))

@@ -145,7 +145,8 @@ def quiet() -> Iterator[None]:
     """Suppress warnings and progress bars of transformers."""
     from transformers.utils import logging as library_logging
 
-    verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
+    verbosity = library_logging.get_verbosity()
+    bars = library_logging.is_progress_bar_enabled()
     library_logging.set_verbosity_error()
     library_logging.disable_progress_bar()
     try:
@@ -327,7 +328,8 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
             f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json",
             "take the tokenizer files from where the weights came from",
         )
-    highest, vocabulary = max(tokenizer.get_vocab().values()), int(config.get_text_config().vocab_size)
+    highest = max(tokenizer.get_vocab().values())
+    vocabulary = int(config.get_text_config().vocab_size)
     if highest >= vocabulary:
         raise ModelError(
             f"the tokenizer of {name} is another model's: its ids go up to {highest}, and the weights know "

@@ -132,7 +132,8 @@ class ModelSpec:
     def _of(
         cls, config: Mapping[str, Any], parameters: int, checkpoint_bytes: int, quantised: str | None, name: str
     ) -> ModelSpec:
-        text, vision = config.get("text_config") or config, config.get("vision_config") or {}
+        text = config.get("text_config") or config
+        vision = config.get("vision_config") or {}
         family = family_of(config.get("model_type"), name)
         try:
             heads = int(text["num_attention_heads"])
@@ -247,7 +248,8 @@ def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
     """Parameters of all tensors, and their bytes; several parameters are packed into one number of some."""
     parameters = checkpoint_bytes = 0
     for name, tensor in checkpoint.tensors.items():
-        count, size = math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
+        count = math.prod(tensor.shape)
+        size = _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
         values = values_of(checkpoint.config, name, tensor.dtype, 8 * size) if checkpoint.quantised else 1
         parameters += count * values
         checkpoint_bytes += count * size

@@ -30,7 +30,8 @@ def same_pixels(first: Pixels, second: Pixels) -> bool:
     """Return True if pixels are equal; pixels on a device are compared there."""
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second)
-    first, second = torch.as_tensor(first), torch.as_tensor(second)
+    first = torch.as_tensor(first)
+    second = torch.as_tensor(second)
     return first.device == second.device and torch.equal(first, second)
 
 

@@ -180,7 +180,8 @@ def to_tiles(image: torch.Tensor, tile_px: int) -> torch.Tensor:
     """
     if image.ndim != 3 or image.shape[2] != 3 or image.shape[0] % tile_px or image.shape[1] % tile_px:
         raise ShapeError(f"expected a picture [rows*{tile_px}, cols*{tile_px}, 3], got {list(image.shape)}")
-    rows, cols = image.shape[0] // tile_px, image.shape[1] // tile_px
+    rows = image.shape[0] // tile_px
+    cols = image.shape[1] // tile_px
     tiles = image.reshape(rows, tile_px, cols, tile_px, 3).permute(0, 2, 4, 1, 3)
     return tiles.reshape(rows * cols, 3, tile_px, tile_px)
 

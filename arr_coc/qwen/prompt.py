@@ -37,7 +37,8 @@ from arr_coc.types import NS_PER_S, FrameStamp, TokenPacket, shown_tokens, time_
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts, with the pieces that it holds as keys of its marks."""
 
-IMAGE, TURN = "<|vision_start|><|image_pad|><|vision_end|>", "<|im_start|>"
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+TURN = "<|im_start|>"
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
 """Errors of chat templates that reject their messages."""
@@ -169,7 +170,8 @@ class PreparedPrompt:
 
 def last_turn(qwen: QwenVL, pieces: Sequence[Ids | Packet]) -> Ids:
     """Return the ids of a prompt behind its last frame, from the beginning of the last turn on."""
-    ids, turn = pieces[-1] if isinstance(pieces[-1], tuple) else (), qwen.token_ids(TURN)
+    ids = pieces[-1] if isinstance(pieces[-1], tuple) else ()
+    turn = qwen.token_ids(TURN)
     return ids[max((at for at, token in enumerate(ids) if [token] == turn), default=0) :]
 
 
@@ -299,7 +301,8 @@ class PromptBuilder:
         tokens = shown_tokens(visible_packets)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
+        place = packets[-1].place
+        opening = self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
         self.check_length(query, tokens + headings)
 
@@ -311,7 +314,8 @@ class PromptBuilder:
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
         on_encoded()
-        part, memory = reading.part, reading.memory
+        part = reading.part
+        memory = reading.memory
         memory_tokens = part.tokens
         if not memory.timed:
             part.end_frame(packets[0].grid)
@@ -345,7 +349,8 @@ class PromptBuilder:
         at_once: bool = False,
     ) -> PreparedPrompt:
         """Return the stock layout, each frame after those before it; a prefix that the cache holds is reused."""
-        ids, qwen = self.ids, self._qwen
+        ids = self.ids
+        qwen = self._qwen
         frames = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in packets]
         count = self.cache.rewind([ids.head, *(piece for frame in frames for piece in frame.pieces)])
         cached_pieces = [mark.key for mark in self.cache.marks[1:]]
@@ -355,7 +360,8 @@ class PromptBuilder:
             part.mark(ids.head)
         for index, frame in enumerate(frames):
             pieces = frame.pieces
-            cached, cached_pieces = cached_pieces[: len(pieces)], cached_pieces[len(pieces) :]
+            cached = cached_pieces[: len(pieces)]
+            cached_pieces = cached_pieces[len(pieces) :]
             if len(cached) == len(pieces):
                 frames[index] = cached[-1]  # type: ignore[call-overload]
                 continue
@@ -367,7 +373,8 @@ class PromptBuilder:
         question = part.tokens, part.position
         part.text(self.question(query, at_once=at_once))
         on_encoded()
-        places, kept_tokens = [frame.visual for frame in frames], len(self.cache)
+        places = [frame.visual for frame in frames]
+        kept_tokens = len(self.cache)
         return PreparedPrompt(
             part=part,
             prefilled_tokens=part.tokens - kept_tokens,
@@ -403,7 +410,8 @@ class PromptBuilder:
             piece.frame = overview.frame.followed_by(addition)
             piece.visual = slice(overview.visual.start, part.visual(addition).stop)
         else:
-            piece.frame, piece.visual = overview.frame, overview.visual
+            piece.frame = overview.frame
+            piece.visual = overview.visual
         if isinstance(piece, CausalFrame):
             part.end_frame(piece.packet.grid)
             part.text(self.ids.frame_close)

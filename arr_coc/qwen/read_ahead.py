@@ -62,7 +62,8 @@ class ReadAhead:
         """Encode the packet and prefill its tokens. Must not be continued once `fits` is false."""
         if len(self._packet.regions):
             self._frame = yield from encode_steps(self._qwen, self._packet)
-        memory, cache = self._memory, self._prompts.cache
+        memory = self._memory
+        cache = self._prompts.cache
         if memory is not None:
             self._outdated = memory.outdated_rows(self._packet)
         base = _Base(cache, 0, None)
@@ -75,7 +76,8 @@ class ReadAhead:
         else:
             part = PromptPart(self._qwen, 0, 0)
             part.text(self._prompts.ids.head)
-            self._head_tokens, self._head_position = part.tokens, part.position
+            self._head_tokens = part.tokens
+            self._head_position = part.position
             part.text(self._prompts.opening(self._packet, timed=False))
             self._first = part.tokens
             if memory is not None:  # what a recurrent layer has read cannot leave it
@@ -121,7 +123,9 @@ class ReadAhead:
     @torch.inference_mode()
     def commit(self) -> None:
         """Write what was read into the cache; it must be `is_done`, and `fits`. Costs a copy."""
-        cache, ids, memory = self._prompts.cache, self._prompts.ids, self._memory
+        cache = self._prompts.cache
+        ids = self._prompts.ids
+        memory = self._memory
         is_fresh = self._head_tokens > 0
         if is_fresh:
             cache.rewind([])
@@ -173,7 +177,9 @@ class _Base:
 def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return causal attention of the last N of L tokens: query [N, heads, head_dim], keys and values [1, kv heads, L,
     head_dim]."""
-    tokens, length, shared = len(query), keys.shape[-2], query.shape[1] // keys.shape[1]
+    tokens = len(query)
+    length = keys.shape[-2]
+    shared = query.shape[1] // keys.shape[1]
     if shared > 1:
         keys, values = (rows.repeat_interleave(shared, dim=1) for rows in (keys, values))
     mask = torch.ones(tokens, length, dtype=torch.bool, device=query.device).tril(length - tokens)

@@ -34,7 +34,8 @@ def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_p
         raise ShapeError(
             f"a picture of {width_px}x{height_px} is too narrow: one side is over {MAX_ASPECT} times the other"
         )
-    height, width = round(height_px / tile_px) * tile_px, round(width_px / tile_px) * tile_px
+    height = round(height_px / tile_px) * tile_px
+    width = round(width_px / tile_px) * tile_px
     if height * width > max_px:
         shrink = math.sqrt(height_px * width_px / max_px)
         height = max(tile_px, math.floor(height_px / shrink / tile_px) * tile_px)

@@ -264,12 +264,14 @@ class AnswerSession:
             self.stop(question.slot)
         answers = [SlotAnswer(question.slot) for question in questions]
         prepared: list[tuple[SlotQuestion, SlotAnswer, PreparedQuestion]] = []
-        began_s, encoded = time.perf_counter(), self._encode(questions)
+        began_s = time.perf_counter()
+        encoded = self._encode(questions)
         for question, answer, frame in zip(questions, answers, encoded, strict=True):
             try:
                 prepared.append((question, answer, self._prepare(question, frame, began_s)))
             except Exception as error:  # a question that does not fit leaves the slot's cache as it is
-                answer.error, answer.has_ended = error, True
+                answer.error = error
+                answer.has_ended = True
         if not prepared:
             return answers
         try:
@@ -278,7 +280,8 @@ class AnswerSession:
             for _, answer, _ in prepared:
                 self._fail(answer, error)
             return answers
-        open_answers, rows = [], []
+        open_answers = []
+        rows = []
         ends = logits.split([1 + len(preparation.branches) for _, _, preparation in prepared])
         for (question, answer, preparation), (row, *others) in zip(prepared, ends, strict=True):
             constraint = None if question.schema is None else self.decoder.grammars.constraint(question.schema)
@@ -386,7 +389,9 @@ class AnswerSession:
 
     def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: Sequence[torch.Tensor]) -> None:
         """Score the checks whose logits are there, and the others one by one, after the frames that the cache holds."""
-        slot, tokens, calibration = self.slots[answer.slot], self.yes_no, self.qwen.yes_no_calibration
+        slot = self.slots[answer.slot]
+        tokens = self.yes_no
+        calibration = self.qwen.yes_no_calibration
         scores = [score_logits(row, tokens, calibration) for row in logits]
         question.record.mark_step()
         answer.result = slot.conclude(question)
@@ -402,7 +407,8 @@ class AnswerSession:
             slot.last = answer.result = replace(
                 answer.result, prefill_ms=prefill_ms, feedback=merge_feedback(feedback) if feedback else None
             )
-        answer.scores, answer.has_ended = scores, True
+        answer.scores = scores
+        answer.has_ended = True
 
     def _compare(
         self,
@@ -414,7 +420,8 @@ class AnswerSession:
     ) -> None:
         """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is left as before."""
         previous = slot_question.previous or ""
-        ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
+        ids = self.qwen.plain_token_ids(previous)
+        slot = self.slots[answer.slot]
         if len(ids) > self.options.decoding.max_tokens or question.prompt.opens_thoughts:
             return  # longer than any answer of this session, or preceded by thoughts
         cut = len(ids) == self.options.decoding.max_tokens
@@ -431,7 +438,9 @@ class AnswerSession:
         if answer.same >= slot_question.same_above:
             question.record.mark_step()
             question.record.pieces.append(previous)
-            answer.piece, answer.result, answer.has_ended = previous, slot.conclude(question), True
+            answer.piece = previous
+            answer.result = slot.conclude(question)
+            answer.has_ended = True
 
     def _begin(
         self,
@@ -440,10 +449,12 @@ class AnswerSession:
         device: torch.device,
         constraint: AnswerConstraint | None,
     ) -> _OpenAnswer:
-        part, options = question.prompt.part, self.options.decoding
+        part = question.prompt.part
+        options = self.options.decoding
         generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
-        thoughts, thinking = None, self.options.thinking
+        thoughts = None
+        thinking = self.options.thinking
         if (ids := self.qwen.thought_ids) is not None:
             thoughts = Thoughts(*ids, is_visible=thinking == "show", has_begun=question.prompt.opens_thoughts)
         if constraint is not None:
@@ -457,8 +468,10 @@ class AnswerSession:
     def _take(self, open_answers: Sequence[_OpenAnswer], choices: Sequence[Sequence[int]]) -> None:
         """Add each answer's next token; `choices` holds it and 1 if its logits are finite, else 0."""
         for open_answer, (token, good) in zip(open_answers, choices, strict=True):
-            answer, record = open_answer.answer, open_answer.question.record
-            row, stream = open_answer.row, open_answer.stream
+            answer = open_answer.answer
+            record = open_answer.question.record
+            row = open_answer.row
+            stream = open_answer.stream
             if not good:
                 self._fail(answer, not_finite(open_answer.tokens))
                 continue
@@ -507,7 +520,8 @@ class AnswerSession:
     def _fail(self, answer: SlotAnswer, error: Exception) -> None:
         """End an answer with an error, and clear its slot's cache, which may be half written or hold NaN."""
         self._open.pop(answer.slot, None)
-        answer.error, answer.has_ended = error, True
+        answer.error = error
+        answer.has_ended = True
         self.slots[answer.slot].prompts.cache.reset()
 
 

@@ -313,7 +313,8 @@ class Slot:
 
     def conclude(self, question: PreparedQuestion) -> AnswerResult:
         """Return the result of a question that was answered or stopped, and set `last` to it."""
-        prompt, record = question.prompt, question.record
+        prompt = question.prompt
+        record = question.record
         encoded = question.vision.report if self.options.encode == "incremental" else None
         feedback = self.feedback_of(question)
         work = self._work(prompt, question.frames, len(record.token_ids), record.compared_tokens)
@@ -343,7 +344,8 @@ class Slot:
         tiles = [packet.grid.tiles for packet in packets]
         if is_group(packets):
             # Tokens read again after a loss do not count, so an interrupted run counts as an uninterrupted one.
-            new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
+            new = prompt.new_tokens
+            new_visual = prompt.new_visual_tokens
             decoded_tokens = answer_tokens + compared_tokens
             after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, decoded_tokens)
             tiles = tiles[-1:] * len(prompt.stamps)

@@ -189,7 +189,8 @@ class VnniWeights:
         if (kernel := kernel_or_none()) is not None:
             return quantise_rows(kernel, rows)
         scales = row_sizes(rows) / 127
-        factors, values = 1 / scales, torch.empty(rows.shape, dtype=torch.uint8)
+        factors = 1 / scales
+        values = torch.empty(rows.shape, dtype=torch.uint8)
         count = max(1, CACHED_VALUES // rows.shape[1])
         for begin in range(0, len(rows), count):
             part = slice(begin, begin + count)
@@ -258,7 +259,8 @@ class TorchInt4Weights:
 
     def restore(self, tensors: StoredWeights) -> None:
         """As `PackedWeights`."""
-        self._packed, self._scales_zeros = tensors["packed"], tensors["scales_zeros"]
+        self._packed = tensors["packed"]
+        self._scales_zeros = tensors["scales_zeros"]
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """As `PackedWeights`."""

@@ -13,7 +13,8 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 
-VISION_BLOCKS, LANGUAGE_LAYERS = 24, 28
+VISION_BLOCKS = 24
+LANGUAGE_LAYERS = 28
 VOCABULARY = 151936
 VISION = {
     "depth": VISION_BLOCKS,

@@ -262,7 +262,9 @@ def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Ste
     counts = [rows.shape[1] for rows in hidden]
     deepstack = []
     for index, block in enumerate(tower.blocks):
-        queries, keys, values = [], [], []
+        queries = []
+        keys = []
+        values = []
         for rows, part in zip(hidden, parts, strict=True):
             query, key, value = _projected(block.attn, block.norm1(rows), part)
             queries.append(query)

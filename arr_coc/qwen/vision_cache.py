@@ -51,7 +51,8 @@ def neighbour_change(regions: Regions, changed_regions: Regions) -> Floats:
 
     Each of the regions `changed_regions` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
-    centres, changed_centres = token_positions(regions), token_positions(changed_regions)
+    centres = token_positions(regions)
+    changed_centres = token_positions(changed_regions)
     down, across = (centres[:, axis, None] - changed_centres[:, axis] for axis in (0, 1))
     return (1 / (1 + down**2 + across**2)).sum(axis=1)
 
@@ -152,7 +153,8 @@ class RegionSlotTable:
         slots[~stays] = _free(at[stays], 0, count)
         source, target, keep = self._leaving(at[hits], count)
         comes = hits[~stays[hits]]
-        source, target = np.concatenate([at[comes], source]), np.concatenate([slots[comes], target])
+        source = np.concatenate([at[comes], source])
+        target = np.concatenate([slots[comes], target])
         for column in (self._names, self._shown_frames, self._encoded_frames, self._unsettled):
             column[target] = column[source]
         _put(self.pixels, target, self.pixels, source)
@@ -197,7 +199,8 @@ class RegionSlotTable:
         absent[shown_slots] = False
         others = np.flatnonzero(absent)
         newest = others[np.argsort(-self._shown_frames[others], kind="stable")][: self.capacity - count]
-        behind, moving = newest[newest >= count], newest[newest < count]
+        behind = newest[newest >= count]
+        moving = newest[newest < count]
         room = _free(behind, count, self.capacity)[: len(moving)]
         return moving, room, np.concatenate([behind, room])
 
@@ -217,7 +220,8 @@ def _put(to: Pixels, target: Ints, pixels: Pixels, source: Ints) -> None:
     if isinstance(to, np.ndarray):
         to[target] = pixels[source]
         return
-    first, second = torch.from_numpy(target).to(to.device), torch.from_numpy(source).to(to.device)
+    first = torch.from_numpy(target).to(to.device)
+    second = torch.from_numpy(source).to(to.device)
     to.index_copy_(0, first, torch.as_tensor(pixels).index_select(0, second))
 
 

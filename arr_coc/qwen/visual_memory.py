@@ -117,10 +117,13 @@ class VisualMemory:
         self.packets.append(packet)
         if frame is None:
             return
-        regions, embeds = frame.regions[0].cpu(), frame.tokens.embeds[0].to(self.embeds)
+        regions = frame.regions[0].cpu()
+        embeds = frame.tokens.embeds[0].to(self.embeds)
         if self.timed:
             numbers = np.full(end - self.first - len(self.numbers), packet.place.frame)
-            self.regions, self.embeds, self.newest = regions, embeds, visual
+            self.regions = regions
+            self.embeds = embeds
+            self.newest = visual
         else:
             numbers = np.arange(self.count, self.count + len(regions))
             self.regions, self.embeds = torch.cat([self.regions, regions]), torch.cat([self.embeds, embeds])
@@ -196,14 +199,17 @@ def read_group(
     visible_packets = [packet for packet in packets if not packet.is_empty]
     place = visible_packets[-1].place
     assert place is not None
-    first, afresh = place.first, place.is_afresh
+    first = place.first
+    afresh = place.is_afresh
     if cache.recurrent_layers and place.frames > 1:  # none of them can leave
-        first, afresh = max(place.frame - place.frames + 1, 0), afresh or place.frame >= place.frames
+        first = max(place.frame - place.frames + 1, 0)
+        afresh = afresh or place.frame >= place.frames
     visible_packets = [packet for packet in visible_packets if packet.place is not None and packet.place.frame >= first]
     cached_piece = cache.marks[1].key if len(cache.marks) > 1 else None
     if isinstance(cached_piece, VisualMemory) and cached_piece.precedes(visible_packets):
         cache.rewind([head, cached_piece])
-        memory, part = cached_piece, PromptPart(qwen, len(cache), cached_piece.position)
+        memory = cached_piece
+        part = PromptPart(qwen, len(cache), cached_piece.position)
         del cache.marks[1:]
     else:
         cache.rewind([head])
@@ -215,7 +221,8 @@ def read_group(
         if not timed:
             part.text(opening(packets[0], timed=False))
         memory = VisualMemory(part.tokens, part.position, qwen.embed([]), timed)
-    before, prefilled = memory.count, 0
+    before = memory.count
+    prefilled = 0
     for packet in visible_packets[len(memory.packets) :]:
         if len(rows := memory.outdated_rows(packet)):
             if cache.recurrent_layers:

@@ -151,7 +151,8 @@ class WeightCache:
 
 def _shards(model: Any) -> Iterator[dict[str, torch.Tensor]]:
     """Yield all tensors of a small model, in parts of at most SHARD_BYTES or one tensor."""
-    mapped, shard = MappedWeights(), dict[str, torch.Tensor]()
+    mapped = MappedWeights()
+    shard = dict[str, torch.Tensor]()
     for name, tensor in _tensors(model):
         if shard and sum(part.nbytes for part in (*shard.values(), tensor)) > SHARD_BYTES:
             yield shard
@@ -182,7 +183,8 @@ def _sum(path: Path) -> int:
     """Return the sum of a file's words, which differs if one of them does; the file stays out of the process's
     memory."""
     words = torch.from_file(str(path), shared=False, size=path.stat().st_size // _WORD_BYTES, dtype=torch.int64)
-    mapped, total = MappedWeights(), 0
+    mapped = MappedWeights()
+    total = 0
     for part in words.split(SUMMED_WORDS):
         total += int(part.sum())
         mapped.release(part)

@@ -169,7 +169,8 @@ def check_sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], na
 
 def _sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list[tuple[str, int | None, Any]]:
     """(what it is, as the weights have it, as the configuration says) of each size that can be read from both."""
-    text, vision = config.get("text_config") or config, config.get("vision_config") or {}
+    text = config.get("text_config") or config
+    vision = config.get("vision_config") or {}
     if not isinstance(text, dict) or not isinstance(vision, dict):
         return []
     embedding = _shape_of(tensors, EMBEDDINGS, 2)

@@ -116,7 +116,9 @@ class RelevanceRealiser(nn.Module):
     ) -> None:
         """Raise OptionError for a scorer that there is not, ProfileError for channels that there are not."""
         super().__init__()
-        self.trained_for, self.scorer, self.channels = trained_for, scorer, channels
+        self.trained_for = trained_for
+        self.scorer = scorer
+        self.channels = channels
         count = channel_count(channels)
         self.information = InformationScorer(count)
         self.perspective = PerspectivalScorer(count)

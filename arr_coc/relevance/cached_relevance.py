@@ -87,7 +87,10 @@ class CompiledScores:
         arrays: ArrayPool,
     ) -> None:
         """`query` [1, Lq, D] and `query_weights` as `RelevanceRealiser` takes them."""
-        self._kernel, self._realiser, self.shape, self._arrays = kernel, realiser, shape, arrays
+        self._kernel = kernel
+        self._realiser = realiser
+        self.shape = shape
+        self._arrays = arrays
         self._query_scorer = None if query_weights is None else realiser.participation.asked
         self._query_weights = query_weights
         film = isinstance(self._query_scorer, QueryAttention)
@@ -113,7 +116,8 @@ class CompiledScores:
         return KernelScorer(rows, cols, film, 1, stride, *(array.ctypes.data for array in self._state))
 
     def _make_balance(self, query: torch.Tensor | None) -> KernelBalance:
-        balancer, participation = self._realiser.balancer, self._realiser.participation
+        balancer = self._realiser.balancer
+        participation = self._realiser.participation
         bias = balancer.statistics.bias.detach()
         if query is not None and balancer.query is not None:
             bias = bias + balancer.pool_query(query)[0]
@@ -126,9 +130,14 @@ class CompiledScores:
         for name, array in zip(("statistics", "bias", "out", "out_bias"), self._balance_weights, strict=True):
             setattr(balance, name, array.ctypes.data)
         balance.recall[:] = participation.recall.detach().softmax(dim=0).tolist()
-        balance.weak, balance.doubt, balance.alone, balance.faint = WEAK_SALIENCY, DOUBT, ALONE, FAINT
-        balance.looked_away, balance.looked_at = contradiction.LOOKED_AWAY, contradiction.LOOKED_AT
-        balance.sure, balance.tiny = contradiction.GLANCE_TRUST, contradiction.TINY
+        balance.weak = WEAK_SALIENCY
+        balance.doubt = DOUBT
+        balance.alone = ALONE
+        balance.faint = FAINT
+        balance.looked_away = contradiction.LOOKED_AWAY
+        balance.looked_at = contradiction.LOOKED_AT
+        balance.sure = contradiction.GLANCE_TRUST
+        balance.tiny = contradiction.TINY
         return balance
 
     @property
@@ -142,7 +151,8 @@ class CompiledScores:
 
     def score(self, texture: TextureArray) -> None:
         """Take a picture in: its scores, as far as they follow from picture and question."""
-        channels, entropy = texture.channels.contiguous(), texture.entropy.contiguous()
+        channels = texture.channels.contiguous()
+        entropy = texture.entropy.contiguous()
         places = channels.data_ptr(), entropy.data_ptr(), self._arrays.address(self._scores)
         self._kernel.scores_picture(ctypes.byref(self._scorer), *places)
         self._scorer.fresh = 0
@@ -154,7 +164,9 @@ class CompiledScores:
         """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None if
         they are not finite."""
         arrays = self._arrays
-        scores, relevance, weights = arrays.copy(self._scores), arrays.take(self.shape), arrays.take((3,))
+        scores = arrays.copy(self._scores)
+        relevance = arrays.take(self.shape)
+        weights = arrays.take((3,))
         prior_map = None if prior is None else prior.contiguous()
         places = (arrays.address(array) for array in (scores, weights, relevance))
         prior_at = None if prior_map is None else prior_map.data_ptr()
@@ -182,7 +194,8 @@ def follows(realiser: RelevanceRealiser) -> bool:
 
 def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
     """The weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without one."""
-    perspective, query_scorer = realiser.perspective, realiser.participation.asked
+    perspective = realiser.perspective
+    query_scorer = realiser.participation.asked
     first = [_first_layer(perspective.wide)]
     first.append(
         _first_layer(query_scorer.near) if isinstance(query_scorer, QueryAttention) else torch.zeros_like(first[0])
@@ -231,7 +244,9 @@ class CachedRelevance:
 
     def __init__(self, realiser: RelevanceRealiser, arrays: ArrayPool | None = None, *, stays: bool = False) -> None:
         """`arrays`: pool for relevance and scores. `stays`: they stay on the texture's device."""
-        self._realiser, self._arrays, self._stays = realiser.eval(), arrays or ArrayPool(), stays
+        self._realiser = realiser.eval()
+        self._arrays = arrays or ArrayPool()
+        self._stays = stays
         self._device = torch.device("cpu")
         self.question: npt.NDArray[np.float32] | None = None
         """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
@@ -259,7 +274,8 @@ class CachedRelevance:
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
-        is_known, axes = self._realiser.knows(query.model_id), self._realiser.axes
+        is_known = self._realiser.knows(query.model_id)
+        axes = self._realiser.axes
         self.question = None
         if is_known and axes is not None:
             pooled = torch.from_numpy(query.tokens.astype(np.float32)).mean(dim=0)
@@ -286,7 +302,8 @@ class CachedRelevance:
             raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
 
     def _compute(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
-        previous, same_picture = self._realised, texture is self._texture
+        previous = self._realised
+        same_picture = texture is self._texture
         if previous is not None and same_picture and prior is self._prior:
             return previous
         # scorers and question follow the texture, which changes its device if hardware fails
@@ -301,7 +318,9 @@ class CachedRelevance:
             maps = self._compute_compiled(self._kernel, texture, prior, same_picture=reuses_scores)
         if maps is None:
             maps = self._compute_by_modules(texture, prior, previous if reuses_scores else None)
-        self._texture, self._prior, self._realised = texture, prior, maps
+        self._texture = texture
+        self._prior = prior
+        self._realised = maps
         return maps
 
     def _compute_by_modules(
@@ -310,7 +329,8 @@ class CachedRelevance:
         """Relevance by the realiser's modules; `previous`, of the same picture, saves its scores."""
         picture_scores = None if previous is None else previous.scores[None, :2].to(self._device)
         batch = TextureArray(texture.channels[None], texture.entropy[None])
-        batch_prior, stays = None if prior is None else prior[None].to(self._device), self._stays
+        batch_prior = None if prior is None else prior[None].to(self._device)
+        stays = self._stays
         checked = not stays or self._device.type == "cpu"
         maps = self._realiser(batch, self._query, batch_prior, picture_scores, self._query_weights, checked=checked)
         if stays:
@@ -326,10 +346,10 @@ class CachedRelevance:
         rows, cols = texture.entropy.shape
         scores = self._compiled
         if scores is None or scores.shape != (rows, cols) or scores.is_outdated:
-            scores, same_picture = (
-                CompiledScores(kernel, self._realiser, (rows, cols), self._query, self._query_weights, self._arrays),
-                False,
+            scores = CompiledScores(
+                kernel, self._realiser, (rows, cols), self._query, self._query_weights, self._arrays
             )
+            same_picture = False
             self._compiled = scores
         if not same_picture:
             scores.score(texture)

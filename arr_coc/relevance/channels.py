@@ -120,7 +120,8 @@ class CompiledChannels:
     def __init__(self, kernel: ctypes.CDLL, coordinates: Maps, scales: ChannelScales, arrays: ArrayPool) -> None:
         """`coordinates` [2, gh, gw]."""
         self.shape = rows, cols = coordinates.shape[1:]
-        self._kernel, self._arrays = kernel, arrays
+        self._kernel = kernel
+        self._arrays = arrays
         self._planes = np.zeros((CORE + 1, rows, cols), np.float32)
         self._planes[3:5] = coordinates
         buffers: dict[str, npt.NDArray[Any]] = {
@@ -171,11 +172,13 @@ def edge_means(blocks: Image) -> Maps:
     gx, gy = (cv2.Sobel(image, cv2.CV_32F, *axes) for axes in ((1, 0), (0, 1)))
     magnitude = cv2.magnitude(gx, gy)
     np.rint(magnitude, out=magnitude)
-    inner_height, inner_width = height - 2, width - 2
+    inner_height = height - 2
+    inner_width = width - 2
     means = []
     for edges, largest in ((gx, _SOBEL_LARGEST), (gy, _SOBEL_LARGEST), (magnitude, _SOBEL_LARGEST * np.sqrt(2))):
         inner = edges.reshape(blocks.shape)[:, 1:-1, 1:-1].reshape(count * inner_height, inner_width)
-        rows, cols = count * inner_height // LUMA_SIDE, inner_width // LUMA_SIDE
+        rows = count * inner_height // LUMA_SIDE
+        cols = inner_width // LUMA_SIDE
         means.append(_tile_means(inner, rows, cols) / np.float32(largest))
     return np.stack(means)
 
@@ -205,7 +208,8 @@ def colour_variance(tiles: Image) -> Maps:
     """
     count = len(tiles)
     texels = tiles.reshape(count * COLOUR_SIDE, COLOUR_SIDE, 3).astype(np.float32)
-    mean, square = _tile_means(texels, count, 1), _tile_means(np.square(texels), count, 1)
+    mean = _tile_means(texels, count, 1)
+    square = _tile_means(np.square(texels), count, 1)
     variance = (square - np.square(mean)).reshape(count, 3)
     return np.maximum((variance[:, 0] + variance[:, 1] + variance[:, 2]) * np.float32(_VARIANCE_SCALE), 0)
 
@@ -219,7 +223,8 @@ def centre_surround(fine: Image, coarse: Image) -> Maps:
     """
     centre = cv2.transform(fine.astype(np.float32), _OPPONENTS)
     base = cv2.transform(coarse.astype(np.float32), _OPPONENTS)
-    high, low = _extreme(centre, np.maximum), _extreme(centre, np.minimum)
+    high = _extreme(centre, np.maximum)
+    low = _extreme(centre, np.minimum)
     saliency = np.zeros_like(base)
     for side in SURROUND_TILES:
         surround = cv2.blur(base, (side, side), borderType=cv2.BORDER_REPLICATE)
@@ -245,7 +250,8 @@ def cluster_distance(coarse: Image) -> Maps:
     for _ in range(CLUSTER_STEPS):
         nearness = _nearness(points, centres)
         members = (nearness == nearness.max(axis=0)).astype(np.float64)
-        counts, sums = members.sum(axis=1, keepdims=True), (members @ points.T).astype(np.float32)
+        counts = members.sum(axis=1, keepdims=True)
+        sums = (members @ points.T).astype(np.float32)
         centres = np.where(counts > 0, sums / np.maximum(counts, 1).astype(np.float32), centres)
     squared = np.square(points).sum(axis=0) - _nearness(points, centres).max(axis=0)
     distances = np.sqrt(np.maximum(squared, 0).astype(np.float32))
@@ -344,12 +350,14 @@ class TextureArrayCache:
     def keep(self, versions: TileVersions, profile: str, latest: TextureArray) -> TextureArray:
         """Keep the values that were computed from these versions, and return them."""
         self.versions = TileVersions(versions.epoch, self._arrays.copy(versions.frame))
-        self._profile, self.latest = profile, latest
+        self._profile = profile
+        self.latest = latest
         return latest
 
     def compiled_array(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> TextureArray | None:
         """The texture array of `core13` by the compiled kernel, of which `stale` is made again; None without it."""
-        kernel, channels = self._kernel, self._compiled
+        kernel = self._kernel
+        channels = self._compiled
         if kernel is None:
             return None
         if channels is None or channels.shape != stale.shape:
@@ -388,7 +396,8 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     compiled = cache.compiled_array(view, stale) if profile == "core13" else None
     if compiled is not None:
         return cache.keep(view.versions, profile, compiled)
-    local, coarse = cache.local_channels(view, stale, profile), view.read(5)
+    local = cache.local_channels(view, stale, profile)
+    coarse = view.read(5)
     channels = np.empty((CORE, rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
     channels[3:5] = _coordinates(rows, cols)
@@ -463,7 +472,8 @@ def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray
 @lru_cache(maxsize=16)
 def _coordinates(rows: int, cols: int) -> npt.NDArray[np.float32]:
     """Row and column of every tile in [0, 1]: float32 [2, gh, gw]."""
-    row, col = np.linspace(0, 1, rows, dtype=np.float32), np.linspace(0, 1, cols, dtype=np.float32)
+    row = np.linspace(0, 1, rows, dtype=np.float32)
+    col = np.linspace(0, 1, cols, dtype=np.float32)
     return np.stack(np.meshgrid(row, col, indexing="ij"))
 
 
@@ -512,10 +522,14 @@ class _LocalChannels:
 
     def _update_luma(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
         """Luma with its border replicated, over the box that holds every stale tile."""
-        rows, cols = np.flatnonzero(stale.any(axis=1)), np.flatnonzero(stale.any(axis=0))
-        top, bottom = int(rows[0]) * LUMA_SIDE, (int(rows[-1]) + 1) * LUMA_SIDE
-        left, right = int(cols[0]) * LUMA_SIDE, (int(cols[-1]) + 1) * LUMA_SIDE
-        box, luma = view.read(1)[top:bottom, left:right], self._luma
+        rows = np.flatnonzero(stale.any(axis=1))
+        cols = np.flatnonzero(stale.any(axis=0))
+        top = int(rows[0]) * LUMA_SIDE
+        bottom = (int(rows[-1]) + 1) * LUMA_SIDE
+        left = int(cols[0]) * LUMA_SIDE
+        right = (int(cols[-1]) + 1) * LUMA_SIDE
+        box = view.read(1)[top:bottom, left:right]
+        luma = self._luma
         luma[top + 1 : bottom + 1, left + 1 : right + 1] = cv2.cvtColor(box, cv2.COLOR_RGB2GRAY)
         luma[0], luma[-1] = luma[1], luma[-2]
         luma[:, 0], luma[:, -1] = luma[:, 1], luma[:, -2]
@@ -526,7 +540,8 @@ class _Picture:
 
     def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
         height, width = picture.shape[:2]
-        below, right = -height % TILE_PX, -width % TILE_PX
+        below = -height % TILE_PX
+        right = -width % TILE_PX
         level = cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_REPLICATE)
         self._levels = [level]
         for _ in range(LEVELS - 1):

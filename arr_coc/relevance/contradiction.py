@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-LOOKED_AWAY, LOOKED_AT = 0.6, 1.0
+LOOKED_AWAY = 0.6
+LOOKED_AT = 1.0
 """Saliency of the attended tiles, relative to that of the whole frame: from the first down the model looked away from
 what stands out, from the second up it did not. In drawn scenes it is about a half if a faint word is asked for beside
 bright shapes, and more than the whole frame's if the question is about what stands out (evaluation/README.md)."""
@@ -24,7 +25,8 @@ def contradiction(saliency: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     looked at by its edges, so each tile has the strongest saliency of its neighbours. As trust fades, so does
     the contradiction; 0 if nothing is known, and if nothing stands out.
     """
-    attention, trust = prior[:, 0], prior[:, 2]
+    attention = prior[:, 0]
+    trust = prior[:, 2]
     attention_weight = attention**4 * trust
     edge_saliency = F.max_pool2d(saliency[:, None], kernel_size=3, stride=1, padding=1)[:, 0]
     attended_saliency = (attention_weight * edge_saliency).sum(dim=(1, 2)) / attention_weight.sum(dim=(1, 2)).clamp(

@@ -45,7 +45,8 @@ class EmbeddingAxes(nn.Module):
         centred = rows - rows.mean(dim=0)
         values, vectors = torch.linalg.eigh(centred.T @ centred / len(rows))
         count = min(EMBEDDING_COMPONENTS, len(values))
-        leading, deviations = vectors[:, -count:].flip(1), values[-count:].flip(0).clamp(min=1e-12).sqrt()
+        leading = vectors[:, -count:].flip(1)
+        deviations = values[-count:].flip(0).clamp(min=1e-12).sqrt()
         # the sign of an eigenvector is arbitrary: its largest entry is made positive
         signs = leading.gather(0, leading.abs().argmax(dim=0, keepdim=True)).sign()
         axes = torch.zeros(self.axes.shape, dtype=torch.float64)

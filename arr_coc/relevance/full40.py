@@ -43,7 +43,8 @@ EDGE_BLOCK = 4
 EDGE_REACH = 8
 """Distances end here, in blocks: 64 px."""
 
-LOW_PASS_TEXELS, LOW_PASS_SIGMA = (5, 5), (1.5, 1.5)
+LOW_PASS_TEXELS = (5, 5)
+LOW_PASS_SIGMA = (1.5, 1.5)
 LARGEST_CONTRAST = 100.0
 
 LEAST_STROKE = 24
@@ -95,7 +96,8 @@ def text_likeness(luma: torch.Tensor) -> torch.Tensor:
     """
     row = luma[:, 1:-1].short()
     step = row[:, :, 2:] - row[:, :, :-2]
-    up, down = _row_bits(step >= LEAST_STROKE), _row_bits(step <= -LEAST_STROKE)
+    up = _row_bits(step >= LEAST_STROKE)
+    down = _row_bits(step <= -LEAST_STROKE)
     texels = _bit_counts(luma.device)
     bright, dark = (
         texels[_strokes(*steps)].unflatten(1, (-1, LUMA_SIDE)).sum(dim=2) / (LUMA_SIDE * LUMA_SIDE)
@@ -139,7 +141,8 @@ def edge_distance(edges: torch.Tensor) -> torch.Tensor:
         down[:, :-1] = torch.minimum(down[:, :-1], down[:, 1:] + 1)
     squared = down.square()
     padded = F.pad(squared, (EDGE_REACH, EDGE_REACH), value=float(4 * EDGE_REACH * EDGE_REACH))
-    width, nearest = edges.shape[2], squared
+    width = edges.shape[2]
+    nearest = squared
     for offset in range(-EDGE_REACH, EDGE_REACH + 1):
         at = EDGE_REACH + offset
         nearest = torch.minimum(nearest, padded[:, :, at : at + width] + offset * offset)
@@ -199,7 +202,8 @@ def _nearest(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
 
 def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
     """Share of the four neighbours inside the frame whose label [B, h, w] is another."""
-    other, neighbours = torch.zeros(labels.shape, device=labels.device), torch.zeros(labels.shape, device=labels.device)
+    other = torch.zeros(labels.shape, device=labels.device)
+    neighbours = torch.zeros(labels.shape, device=labels.device)
     for axis in (1, 2):
         size = labels.shape[axis] - 1
         differ = (labels.narrow(axis, 0, size) != labels.narrow(axis, 1, size)).float()
@@ -212,7 +216,9 @@ def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
 def picture_channels(core: torch.Tensor, detail: LumaDetail) -> torch.Tensor:
     """The forty channels [40, gh, gw] of a picture of which nothing earlier is known, from its `core13` [13, gh, gw]
     and the detail of its luma, a batch of one."""
-    colours, magnitude, unknown = core[None, RGB], core[EDGES][2:], torch.zeros_like(core[:1])
+    colours = core[None, RGB]
+    magnitude = core[EDGES][2:]
+    unknown = torch.zeros_like(core[:1])
     channels = [
         core[:5],
         unknown,

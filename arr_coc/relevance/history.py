@@ -17,9 +17,12 @@ from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.profiles import FULL
 from arr_coc.types import EMBEDDING_COMPONENTS
 
-ECCENTRICITY, MOTION, QUESTION = 5, 10, 33
+ECCENTRICITY = 5
+MOTION = 10
+QUESTION = 33
 EMBEDDING = slice(17, 17 + EMBEDDING_COMPONENTS)
-PREVIOUS, ATTENTION = slice(34, 37), slice(37, 40)
+PREVIOUS = slice(34, 37)
+ATTENTION = slice(37, 40)
 HISTORY = (ECCENTRICITY, MOTION, *range(17, FULL))
 """Channels of `full40` that are 0 while nothing earlier is known."""
 
@@ -79,7 +82,8 @@ def eccentricity(relevance: Map) -> Map:
     if relevance.min() == relevance.max():
         return np.zeros_like(relevance)
     row, col = divmod(int(relevance.argmax()), cols)
-    down, right = np.arange(rows, dtype=np.float32) - row, np.arange(cols, dtype=np.float32) - col
+    down = np.arange(rows, dtype=np.float32) - row
+    right = np.arange(cols, dtype=np.float32) - col
     return (np.hypot(down[:, None], right) / max(1.0, float(np.hypot(rows - 1, cols - 1)))).astype(np.float32)
 
 

@@ -21,7 +21,8 @@ from arr_coc.relevance.profiles import CORE, FULL_SALIENCY, SALIENCY
 HIDDEN = 32
 NARROW = 16
 
-_LEAST, _MOST = 0.005, 0.995
+_LEAST = 0.005
+_MOST = 0.995
 _OPEN_GATE = 5.0  # sigmoid(5) = 0.993
 _WORD_WIDTH = 64
 _HEADS = 4
@@ -98,7 +99,8 @@ class PerspectivalScorer(nn.Module):
 
     def _begin_as_saliency(self) -> None:
         heights = torch.cat([torch.linspace(_LEAST, 0.12, 8), torch.linspace(0.2, 0.9, 6), torch.tensor([0.96, _MOST])])
-        logits, knots = torch.logit(heights), heights - _LEAST
+        logits = torch.logit(heights)
+        knots = heights - _LEAST
         knots[-1] = 1.0
         slopes = torch.diff(logits) / torch.diff(knots)
         bends = torch.diff(slopes, prepend=torch.zeros(1), append=torch.zeros(1))

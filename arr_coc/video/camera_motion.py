@@ -13,11 +13,13 @@ Floats = npt.NDArray[np.float32]
 Fit = npt.NDArray[np.float64]
 Factors = tuple[float, float, float]
 
-START_SCALE_PX, END_SCALE_PX = 64.0, 2.0
+START_SCALE_PX = 64.0
+END_SCALE_PX = 2.0
 SCALE_STEP = 0.5
 """Scale of the robust weights, from one within which all tiles agree to one that only inliers meet."""
 
-INLIER_PX, INLIER_SHARE = 3.0, 0.08
+INLIER_PX = 3.0
+INLIER_SHARE = 0.08
 """A tile moves with the camera if it departs by at most these pixels plus this share of its way."""
 
 LEAST_TILES = 4
@@ -56,7 +58,8 @@ class CameraMotion:
     def over(self, rows: int, cols: int) -> tuple[Floats, Floats]:
         """Return the motion (dy_px, dx_px) of each tile of a grid: float32 [rows, cols] each."""
         m = self.matrix.astype(np.float32)
-        row, col = np.arange(rows, dtype=np.float32)[:, None], np.arange(cols, dtype=np.float32)
+        row = np.arange(rows, dtype=np.float32)[:, None]
+        col = np.arange(cols, dtype=np.float32)
         return m[0, 0] * row + (m[0, 1] * col + m[0, 2]), m[1, 0] * row + (m[1, 1] * col + m[1, 2])
 
     def sources(self, rows: int, cols: int, texels: int) -> tuple[Factors, Factors]:
@@ -65,8 +68,10 @@ class CameraMotion:
         texel_px = TILE_PX / texels
         (a, b, ty), (c, d, tx) = (self.matrix / texel_px).tolist()
         if max(abs(a) + abs(c), abs(b) + abs(d)) * max(rows, cols) < 2 * LEAST_BEND_TEXELS:
-            middle_row, middle_col = (rows - 1) / 2, (cols - 1) / 2
-            dy, dx = a * middle_row + b * middle_col + ty, c * middle_row + d * middle_col + tx
+            middle_row = (rows - 1) / 2
+            middle_col = (cols - 1) / 2
+            dy = a * middle_row + b * middle_col + ty
+            dx = c * middle_row + d * middle_col + tx
             return (1.0, 0.0, -dy), (0.0, 1.0, -dx)
         # tile coordinates of a texel: texel / texels + offset
         offset = 0.5 / texels - 0.5
@@ -89,7 +94,8 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
     if len(row) < LEAST_TILES:
         return None
     stride = -(-len(row) // TILES_USED)
-    row, col = row[::stride], col[::stride]
+    row = row[::stride]
+    col = col[::stride]
     shifts: Fit = np.array([dy_px[row, col], dx_px[row, col]], np.float64).T
     trust: Fit = weights[row, col].astype(np.float64)
     places = np.array([row, col], np.float64).T

@@ -23,7 +23,9 @@ from arr_coc.video.tile_motion import MOVING_SHARE, MotionEstimate, ReferenceMot
 VERSION = 2
 """Of the kernel's interface, as `motion_version` of kernels/motion.cpp has it."""
 
-VECTORS, SHIFT, FLOW = 1, 2, 3
+VECTORS = 1
+SHIFT = 2
+FLOW = 3
 """Requests of the kernel, as `Wants` of kernels/motion.cpp."""
 
 Luma = npt.NDArray[np.uint8]
@@ -86,7 +88,9 @@ def kernel_path() -> Path:
 def load_kernel(path: Path) -> ctypes.CDLL:
     """The compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of motion", "motion", VERSION)
-    pointer, number, stride = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int32
+    stride = ctypes.c_int64
     kernel.motion_open.argtypes = (pointer, pointer)
     kernel.motion_open.restype = pointer
     kernel.motion_begin.argtypes = (pointer, pointer, stride, pointer, stride, pointer)
@@ -139,9 +143,11 @@ class CompiledMotion(TileMotionEstimator):
 
     def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
         motion = np.empty((3, *self.grid.shape), np.float32)
-        start, step = motion.ctypes.data, motion.strides[0]
+        start = motion.ctypes.data
+        step = motion.strides[0]
         self._frame.motion[:] = (start, start + step, start + 2 * step)
-        before, after = None if self._has_previous else _rows(old_planes), _rows(planes)
+        before = None if self._has_previous else _rows(old_planes)
+        after = _rows(planes)
         self._kernel.motion_begin(
             self._motion,
             None if before is None else before.ctypes.data,

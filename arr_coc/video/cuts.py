@@ -131,7 +131,8 @@ class SceneCutDetector:
             dirty_share: Share of changed tiles, in [0, 1].
             planes: Planes of `before` and `after`, in which texture is looked for that is too fine for thumbnails.
         """
-        old, new = before.downscaled, after.downscaled
+        old = before.downscaled
+        new = after.downscaled
         verdict = CutVerdict(
             dirty_share=dirty_share,
             departure=_departure(old, new),
@@ -172,10 +173,12 @@ class SceneCutDetector:
 
     def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
         """The verdict on a frame that stands out, from the dearer signals."""
-        old, new = before.downscaled, after.downscaled
+        old = before.downscaled
+        new = after.downscaled
         by_glance = verdict.replaced >= REPLACED
         if by_glance:
-            unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
+            unlikeness = _unlikeness(old[0], new[0])
+            recoloured = _recoloured_share(old, new)
             verdict = replace(verdict, unlikeness=unlikeness, recoloured=recoloured)
             by_glance = _is_another(old, new, unlikeness, recoloured)
         # mean difference of the glance, of 255, below which nothing is looked for
@@ -212,7 +215,8 @@ def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutV
 
 
 def _is_alike(before: Thumbnail, after: Thumbnail) -> bool:
-    old, new = before.downscaled, after.downscaled
+    old = before.downscaled
+    new = after.downscaled
     return not _is_another(old, new, _unlikeness(old[0], new[0]), _recoloured_share(old, new))
 
 
@@ -240,7 +244,8 @@ def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recolou
 
 def _displaced(old: SmallPicture, new: SmallPicture) -> float:
     """1 − the correlation of the detail of two pictures, in place; 0 if one shows nothing."""
-    before, after = _detail(old), _detail(new)
+    before = _detail(old)
+    after = _detail(new)
     if min(before.std(), after.std()) < FAINT:
         return 0.0
     return 1.0 - float(np.corrcoef(before.ravel(), after.ravel())[0, 1])
@@ -252,11 +257,13 @@ def _unlikeness(old: SmallPicture, new: SmallPicture) -> float:
     The parts are two halves, free to move sideways, and three bands, free to move up and down.
     """
     view = without_bars(old, new)
-    before, after = _detail(old[view]), _detail(new[view])
+    before = _detail(old[view])
+    after = _detail(new[view])
     if after.std() < FAINT:
         return 0.0
     rows, cols = after.shape
-    inner_rows, inner_cols = slice(rows // 12, rows - rows // 12), slice(cols // 12, cols - cols // 12)
+    inner_rows = slice(rows // 12, rows - rows // 12)
+    inner_cols = slice(cols // 12, cols - cols // 12)
     halves = [after[inner_rows, : cols // 2], after[inner_rows, cols // 2 :]]
     bands = [after[rows * third // 3 : rows * (third + 1) // 3, inner_cols] for third in range(3)]
     parts = (*halves, *bands)
@@ -276,7 +283,8 @@ def _detail(luma: SmallPicture) -> Floats:
 def _replaced_share(old: SmallPicture, new: SmallPicture) -> float:
     """Share of texels whose chroma, or whose luma after the gain and offset that fit most texels best, differs
     clearly."""
-    before, after = old[0].ravel().astype(np.float32), new[0].ravel().astype(np.float32)
+    before = old[0].ravel().astype(np.float32)
+    after = new[0].ravel().astype(np.float32)
     fits = np.ones(before.size, bool)
     for _ in range(2):
         residual = np.abs(_relit(before, after, fits) - after)
@@ -297,8 +305,10 @@ def _recoloured_share(old: SmallPicture, new: SmallPicture) -> float:
 
 def _relit(before: Floats, after: Floats, fits: npt.NDArray[np.bool_]) -> Floats:
     """`before` under the light of `after`: gain and offset by least squares over the texels that `fits` names."""
-    x, y = before[fits], after[fits]
-    mean_x, mean_y = x.mean(), y.mean()
+    x = before[fits]
+    y = after[fits]
+    mean_x = x.mean()
+    mean_y = y.mean()
     spread = float(np.vdot(x - mean_x, x - mean_x))
     gain = max(0.0, float(np.vdot(x - mean_x, y - mean_y)) / spread) if spread > 0 else 1.0
     return gain * (before - mean_x) + mean_y

@@ -53,7 +53,8 @@ class Thumbnail:
         levels = [planes.planes[0]]
         for _ in range(texel_px.bit_length() - 1):
             levels.append(halve_plane(levels[-1], 2))
-        first, halvings = levels[-1], tuple(levels[1:])
+        first = levels[-1]
+        halvings = tuple(levels[1:])
         if planes.layout == "rgb":
             luma, v, u = cv2.split(cv2.cvtColor(first, cv2.COLOR_RGB2YCrCb))
             return cls(luma, texel_px, (u, v), halvings)
@@ -71,7 +72,8 @@ def halve_plane(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uin
     """Means over `factor` × `factor` samples, a power of two, by halving again and again; of odd sizes the last row or
     column is left out."""
     while factor > 1 and min(plane.shape[:2]) > 1:
-        height, width = plane.shape[0] // 2, plane.shape[1] // 2
+        height = plane.shape[0] // 2
+        width = plane.shape[1] // 2
         plane = cv2.resize(plane[: height * 2, : width * 2], (width, height), interpolation=cv2.INTER_AREA)
         factor //= 2
     return plane
@@ -139,7 +141,8 @@ SEARCH_WIDTH_PX = 128
 """Width of the smaller picture, in which blocks are looked for everywhere."""
 
 BLOCK_PX = 16
-BLOCK_ROWS, BLOCK_COLS = 4, 7
+BLOCK_ROWS = 4
+BLOCK_COLS = 7
 
 PLACE_PX = 24
 """Side of the blocks that are compared in place."""
@@ -185,7 +188,8 @@ def match_blocks(before: Thumbnail, after: Thumbnail, target_share: float = 1.0)
     if pair is None:
         return BlockMatch()
     first, second = pair
-    old, new = _detail(first), _detail(second)
+    old = _detail(first)
+    new = _detail(second)
     static_match = _in_place(old, new)
     if static_match.match_share >= target_share:
         return static_match
@@ -212,13 +216,15 @@ def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None
     if before.luma.shape != after.luma.shape:
         return None
     view = without_bars(before.luma, after.luma)
-    first, second = np.ascontiguousarray(before.luma[view]), np.ascontiguousarray(after.luma[view])
+    first = np.ascontiguousarray(before.luma[view])
+    second = np.ascontiguousarray(after.luma[view])
     return (first, second) if min(second.shape) >= 2 * PLACE_PX else None
 
 
 def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
     """Blocks that correlate with the same place before."""
-    mean_old, mean_new = block_means(old, PLACE_PX), block_means(new, PLACE_PX)
+    mean_old = block_means(old, PLACE_PX)
+    mean_new = block_means(new, PLACE_PX)
     variance_old = block_means(old * old, PLACE_PX) - mean_old * mean_old
     variance_new = block_means(new * new, PLACE_PX) - mean_new * mean_new
     product = block_means(old * new, PLACE_PX) - mean_old * mean_new
@@ -236,7 +242,8 @@ def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
     if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
         return BlockMatch()
     old_part, overlap = shift_picture(_softened(old), dy, dx)
-    old_part, new_part = np.ascontiguousarray(old_part[overlap]), np.ascontiguousarray(_softened(new)[overlap])
+    old_part = np.ascontiguousarray(old_part[overlap])
+    new_part = np.ascontiguousarray(_softened(new)[overlap])
     return _in_place(old_part, new_part, LEAST_BLOCKS) if min(new_part.shape) >= PLACE_PX else BlockMatch()
 
 
@@ -277,7 +284,8 @@ def _with_neighbours(ways: npt.NDArray[np.float64], textured: npt.NDArray[np.boo
     mask = np.pad(textured, 1)
     padded = np.pad(ways, ((1, 1), (1, 1), (0, 0)))
     limit = TOGETHER_PX + TOGETHER_SHARE * np.hypot(ways[..., 0], ways[..., 1])
-    votes, neighbours = np.zeros((rows, cols), int), np.zeros((rows, cols), int)
+    votes = np.zeros((rows, cols), int)
+    neighbours = np.zeros((rows, cols), int)
     for dy, dx in ((y, x) for y in range(3) for x in range(3) if (y, x) != (1, 1)):
         deviations = padded[dy : dy + rows, dx : dx + cols] - ways
         neighbour = mask[dy : dy + rows, dx : dx + cols]
@@ -297,7 +305,8 @@ def _smaller(luma: Luma) -> Floats:
     return _detail(cv2.resize(luma, (SEARCH_WIDTH_PX, height), interpolation=cv2.INTER_AREA))
 
 
-SITE_ROWS, SITE_COLS = 4, 6
+SITE_ROWS = 4
+SITE_COLS = 6
 SITE_PX = 32
 REACH_PX = 64
 """Blocks that are looked for in large pictures, and how far. They lie in the middle of equal parts of the picture."""
@@ -352,7 +361,8 @@ class _FinePair:
 
     def _sites(self) -> list[tuple[int, int]]:
         """Top left corners of the blocks, from the middle outwards: a zoom or a turn moves little there."""
-        height, width = self.after.height_px // self.texel_px, self.after.width_px // self.texel_px
+        height = self.after.height_px // self.texel_px
+        width = self.after.width_px // self.texel_px
         if min(height, width) < 4 * SITE_PX:
             return []
         tops = [round((row + 0.5) * height / SITE_ROWS) - SITE_PX // 2 for row in range(SITE_ROWS)]
@@ -362,8 +372,10 @@ class _FinePair:
 
     def _has_match(self, block: Floats, top: int, left: int) -> bool:
         """True if the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
-        first_row, first_col = max(0, top - REACH_PX), max(0, left - REACH_PX)
-        rows, cols = top + SITE_PX + REACH_PX - first_row, left + 2 * SITE_PX + REACH_PX - first_col
+        first_row = max(0, top - REACH_PX)
+        first_col = max(0, left - REACH_PX)
+        rows = top + SITE_PX + REACH_PX - first_row
+        cols = left + 2 * SITE_PX + REACH_PX - first_col
         around = self._luma(self.before, first_row, first_col, rows, cols)
         fits = cv2.matchTemplate(around[:, :-SITE_PX], block[:, :SITE_PX], cv2.TM_CCOEFF_NORMED)
         _, best, _, (x, y) = cv2.minMaxLoc(fits)
@@ -373,7 +385,8 @@ class _FinePair:
         fits[near_rows, near_cols] = -1
         if fits.max() > UNIQUE * best:
             return False
-        below, right = y + SITE_PX + APART_PX, x + 2 * SITE_PX + APART_PX
+        below = y + SITE_PX + APART_PX
+        right = x + 2 * SITE_PX + APART_PX
         beside = around[near_rows.start : below, x + SITE_PX - APART_PX : right]
         return bool(cv2.matchTemplate(beside, block[:, SITE_PX:], cv2.TM_CCOEFF_NORMED).max() >= ALIKE_AT_FULL_SIZE)
 

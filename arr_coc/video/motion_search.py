@@ -53,7 +53,8 @@ def _bounds(mask: Luma) -> Iterator[Box]:
     if len(boxes) > BOXES_MAX:
         boxes = [tuple(f(side) for f, side in zip((min, min, max, max), zip(*boxes, strict=True), strict=True))]
     while (pair := _overlapping(boxes)) is not None:
-        first, second = boxes.pop(pair[1]), boxes.pop(pair[0])
+        first = boxes.pop(pair[1])
+        second = boxes.pop(pair[0])
         boxes.append(
             (min(first[0], second[0]), min(first[1], second[1]), max(first[2], second[2]), max(first[3], second[3]))
         )

@@ -15,7 +15,8 @@ from arr_coc.types import TILE_PX, CodedMotion, FramePlanes, TileGrid
 
 Plane = npt.NDArray[np.uint8]
 
-LIMITED_BLACK, NEUTRAL = 16, 128
+LIMITED_BLACK = 16
+NEUTRAL = 128
 """Luma of black in samples of limited range, and chroma without colour."""
 
 
@@ -72,7 +73,10 @@ class PictureMask:
         rows, cols = (np.flatnonzero(touched.any(axis=axis)) for axis in (1, 0))
         if not len(rows):
             return (0, 0, 0, 0), touched[:0, :0]
-        top, bottom, left, right = int(rows[0]), int(rows[-1]) + 1, int(cols[0]), int(cols[-1]) + 1
+        top = int(rows[0])
+        bottom = int(rows[-1]) + 1
+        left = int(cols[0])
+        right = int(cols[-1]) + 1
         return (top, bottom, left, right), touched[top:bottom, left:right].copy()
 
     def _touched_tiles(self, grid: TileGrid) -> npt.NDArray[np.bool_]:

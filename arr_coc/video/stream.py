@@ -186,7 +186,8 @@ class Stream:
 
     def _begin_reading(self) -> bool:
         """Begin to read the next packet ahead, if there is one."""
-        frame, group = self._frame, self._allocator.group
+        frame = self._frame
+        group = self._allocator.group
         if frame is None or group is None or not self._qwen.decodes_plainly:
             return False
         with self._texture.lease() as view:
@@ -219,7 +220,8 @@ class Stream:
         started_s = time.perf_counter()
         self._glance_if_due(query)
         glanced_s = time.perf_counter()
-        group, frame = self._allocator.group, self._frame
+        group = self._allocator.group
+        frame = self._frame
         assert group is not None
         with self._texture.lease() as view:
             packet = group.packet(view, frame.with_regions(), self._packets.next_place)
@@ -252,7 +254,8 @@ class Stream:
 
     def _glance_if_due(self, query: str) -> None:
         """Look at the newest frame with the question, if that is due, and allocate it once more."""
-        frame, group = self._frame, self._allocator.group
+        frame = self._frame
+        group = self._allocator.group
         assert frame is not None
         assert group is not None
         if not self._allocator.glance_due(frame.stamp.media_ns):

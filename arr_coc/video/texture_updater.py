@@ -151,7 +151,8 @@ class TextureUpdater:
                     pending, difference=Difference.everywhere(pending.format.grid), epoch_reason="store"
                 )
                 update = replace(self._write(full_update, stamp), fallback=str(error))
-            self._epoch, self._stamp = update.epoch, update.change.stamp
+            self._epoch = update.epoch
+            self._stamp = update.change.stamp
             changed = update.change.dirty_share > 0
             if pending.epoch_reason not in (None, "cut"):
                 self._cuts.forget()
@@ -283,12 +284,14 @@ class TextureUpdater:
         The one before it is closed with the next write, by the thread that writes: who was just about to lease it can.
         """
         with self._swap:
-            old, self._store = self._store, store
+            old = self._store
+            self._store = store
             if old is not None and old is not store:
                 self._retired.append(old)
 
     def _close_retired(self) -> None:
         with self._swap:
-            stores, self._retired = self._retired, []
+            stores = self._retired
+            self._retired = []
         for store in stores:
             store.close()

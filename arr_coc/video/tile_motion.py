@@ -37,7 +37,8 @@ Mask = npt.NDArray[np.bool_]
 WIDTH_TEXELS = 480
 """Luma is halved until it is at most this wide, but a tile has at least this many texels each way."""
 
-CODED_SHARE, SHIFT_SHARE = 0.1, 0.25
+CODED_SHARE = 0.1
+SHIFT_SHARE = 0.25
 """Share of changed tiles that must be left without an explanation for the codec's motion vectors to be read, and for
 one shift of all of them to be looked for."""
 
@@ -86,7 +87,8 @@ class TileMotionEstimator(ABC):
     """
 
     def __init__(self, grid: TileGrid, layout: Layout, masked: Mask | None = None) -> None:
-        self.grid, self.layout = grid, layout
+        self.grid = grid
+        self.layout = layout
         self._masked = masked if masked is not None and masked.any() else None
         self.texel_px = 1
         while grid.width_px > WIDTH_TEXELS * self.texel_px and self.texel_px < TILE_PX // LEAST_TEXELS:
@@ -167,8 +169,10 @@ class ReferenceMotion(TileMotionEstimator):
     def _read(self, planes: FramePlanes, boxes: list[Box], last: _Past | None) -> _Past:
         """Small luma with what is new in boxes of tiles, and elsewhere as it was; blurred, then padded to whole
         tiles."""
-        texel_px, grid = self.texel_px, self.grid
-        rows, cols = grid.height_px // texel_px, grid.width_px // texel_px
+        texel_px = self.texel_px
+        grid = self.grid
+        rows = grid.height_px // texel_px
+        cols = grid.width_px // texel_px
         small = np.zeros((rows, cols), np.uint8)
         blurred = np.zeros((grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         if small.size:
@@ -179,7 +183,8 @@ class ReferenceMotion(TileMotionEstimator):
                 window = texels_in(box, self.texels)
                 small[window] = luma[window]
             soft = cv2.GaussianBlur(small, (3, 3), 0, borderType=cv2.BORDER_REPLICATE)
-            below, right = blurred.shape[0] - rows, blurred.shape[1] - cols
+            below = blurred.shape[0] - rows
+            right = blurred.shape[1] - cols
             blurred = np.asarray(cv2.copyMakeBorder(soft, 0, below, 0, right, cv2.BORDER_REPLICATE), np.uint8)
         return _Past(small, blurred, None, None)
 
@@ -213,7 +218,10 @@ class _Part:
     """A part of a frame, compared in its dirty tiles; in all of them if it is the whole frame."""
 
     def __init__(self, last: _Past, new: Luma, dirty: Mask, box: Box, texels: int) -> None:
-        self._last, self._new, self._box, self._shape = last, new, box, dirty.shape
+        self._last = last
+        self._new = new
+        self._box = box
+        self._shape = dirty.shape
         self._is_full_frame = dirty[box].size == dirty.size
         mask = np.zeros_like(dirty)
         mask[box] = True
@@ -331,13 +339,15 @@ class _Part:
         targets.ravel()[self._pair.tiles] = self._open(best)
         camera = CameraMotion.shift(0, 0)
         if guess is not None:
-            targets, camera = _together(targets), guess.camera
+            targets = _together(targets)
+            camera = guess.camera
         dy, dx = camera.over(*self._shape)
         if self._is_full_frame:
             # tiles that were in view before they moved so, but for a pixel: bool [rows, cols]
             rows, cols = dy.shape
             down, right = (np.arange(size, dtype=np.float32) * TILE_PX for size in (rows, cols))
-            top, left = down[:, None] - dy, right - dx
+            top = down[:, None] - dy
+            left = right - dx
             targets &= (top >= -1) & (top <= down[-1] + 1) & (left >= -1) & (left <= right[-1] + 1)
         if not targets.any():
             return best
@@ -370,7 +380,8 @@ class _Part:
             ~self._dirty & (self._structure < np.float32(LEAST_CONFIDENCE)) & (camera_residual <= np.float32(NOISE))
         )
         trust = np.float32(support) * self._pair.fit(camera_residual) * np.maximum(self._structure, np.float32(FILLED))
-        dy, dx = np.where(fills, camera.dy_px, dy), np.where(fills, camera.dx_px, dx)
+        dy = np.where(fills, camera.dy_px, dy)
+        dx = np.where(fills, camera.dx_px, dx)
         return (dy, dx, np.where(fills, np.maximum(trust, confidence), confidence)), weak & ~fills
 
 

@@ -28,7 +28,8 @@ confidence: twice what noise of σ = 2 leaves after the area mean and the blur."
 LEAST_TEXELS = 4
 """Fewest texels of a tile each way."""
 
-FITS, MISFITS = 0.45, 0.95
+FITS = 0.45
+MISFITS = 0.95
 """Mean difference after motion, over the tile's own standard deviation, that is as good as none, and that unrelated
 content has. Texture of single pixels that moved by half a texel has 0.47."""
 
@@ -85,13 +86,16 @@ class TilePair:
 
     def __init__(self, old: Luma, new: Luma, texels: int, tiles: npt.NDArray[np.intp]) -> None:
         self.shape = new.shape[0] // texels, new.shape[1] // texels
-        self.tiles, self.texels, self.texel_px = tiles, texels, TILE_PX // texels
+        self.tiles = tiles
+        self.texels = texels
+        self.texel_px = TILE_PX // texels
         self._old = old
         step = ROW_STEP if texels > LEAST_TEXELS else 1
         row, col = np.divmod(tiles, self.shape[1])
         inner = np.arange(texels)
         down, across = np.meshgrid(inner[step // 2 :: step], inner, indexing="ij")
-        self._y, self._x = (row * texels)[:, None] + down.ravel(), (col * texels)[:, None] + across.ravel()
+        self._y = (row * texels)[:, None] + down.ravel()
+        self._x = (col * texels)[:, None] + across.ravel()
         self._count = self._y.shape[1]
         self._new_texels: Luma = new[self._y, self._x]
         values = self._new_texels.astype(np.int64)
@@ -153,7 +157,8 @@ class TilePair:
         change = self._new_texels.astype(np.int64) - patches
         by, bx = (self._means(slope, change) * np.float32(self.texel_px / 8) for slope in self._slopes)
         yy, xx, xy = self._products
-        least, most = np.float32(LEAST_SLOPE), np.float32(REST_TEXELS * self.texel_px)
+        least = np.float32(LEAST_SLOPE)
+        most = np.float32(REST_TEXELS * self.texel_px)
         determinant = yy * xx - xy * xy + least * (yy + xx) + np.float32(LEAST_SLOPE**2)
         steps = (xy * bx - (xx + least) * by) / determinant, (xy * by - (yy + least) * bx) / determinant
         dy, dx = (np.clip(step, -most, most) for step in steps)
@@ -201,7 +206,8 @@ def texels_at(picture: Luma, down: Places, across: Places) -> Luma:
     """
     unit = 1 << FRACTION_BITS
     y, x = (np.rint(place * unit).astype(np.int64) for place in (down, across))
-    fy, fx = y & (unit - 1), x & (unit - 1)
+    fy = y & (unit - 1)
+    fx = x & (unit - 1)
     (top, bottom), (left, right) = (
         [np.clip((place >> FRACTION_BITS) + step, 0, size - 1) for step in (0, 1)]
         for place, size in zip((y, x), picture.shape, strict=True)

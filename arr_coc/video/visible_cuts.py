@@ -52,7 +52,8 @@ class TileBox:
         for plane in planes.planes:
             sizes = (planes.height_px, plane.shape[0]), (planes.width_px, plane.shape[1])
             down, across = (next(step for step in SUBSAMPLING if -(-full // step) == size) for full, size in sizes)
-            rows, cols = TILE_PX // down, TILE_PX // across
+            rows = TILE_PX // down
+            cols = TILE_PX // across
             parts.append(plane[self.top * rows : self.bottom * rows, self.left * cols : self.right * cols])
         return replace(planes, planes=tuple(parts), coded_motion=None)
 
@@ -102,9 +103,11 @@ class VisibleCutDetector:
         if share < BUSY_SHARE or not self._parts:
             return CutVerdict(dirty_share=share), ()
         held_planes = read_held()
-        verdicts, pairs = [], []
+        verdicts = []
+        pairs = []
         for part in self._parts:
-            before, after = part.cut_out(held_planes), part.cut_out(planes)
+            before = part.cut_out(held_planes)
+            after = part.cut_out(planes)
             pair = ThumbnailPair(part.last or Thumbnail.of(before), Thumbnail.of(after))
             pairs.append(pair)
             verdicts.append(part.detector.judge(pair.before, pair.after, share, (before, after)))
@@ -153,7 +156,9 @@ def visible_boxes(visible: Tiles) -> list[TileBox]:
 
     `visible`: bool [rows, cols].
     """
-    rest, boxes, total = visible.copy(), list[TileBox](), int(np.count_nonzero(visible))
+    rest = visible.copy()
+    boxes = list[TileBox]()
+    total = int(np.count_nonzero(visible))
     while len(boxes) < PARTS_MAX and sum(box.area for box in boxes) < COVERED_SHARE * total:
         box = _largest_box(rest)
         boxes.append(box)

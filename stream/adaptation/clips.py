@@ -60,7 +60,8 @@ def clip_frames(address: str, count: int) -> list[ClipFrame]:
     count = min(count, frames)
     if not count:
         return []
-    step_s, frame_s = duration_s / count, duration_s / frames
+    step_s = duration_s / count
+    frame_s = duration_s / frames
     first_s = step_s / 2 if 2 * count <= frames else 0.0
     # part of a frame's duration by which it is sought too early, because containers round times
     return [ClipFrame(address, max(0.0, first_s + index * step_s - 0.25 * frame_s)) for index in range(count)]

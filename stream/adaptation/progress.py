@@ -106,7 +106,8 @@ def print_adaptation(result: AdaptResult) -> None:
 
 
 def _criterion(result: AdaptResult) -> str:
-    looked_at, boxed = "what the model looks at when it is shown all tokens", "what the boxes hold"
+    looked_at = "what the model looks at when it is shown all tokens"
+    boxed = "what the boxes hold"
     if not result.labelled:
         return looked_at
     return boxed if result.labelled == result.held_out_questions else f"{boxed}, and without boxes {looked_at}"

@@ -162,7 +162,8 @@ class AnswerClient:
         if after is not None:
             self.has_moved = after == "move"
         self._server = server
-        self.phase, self.hello = ClientPhase.CONNECTING, None
+        self.phase = ClientPhase.CONNECTING
+        self.hello = None
         self.requests.idle.restart()
         self._turn = self._turn_ns = self._turn_requested_ns = 0
         self._query_replies_due = 1
@@ -212,7 +213,8 @@ class AnswerClient:
         """Request a turn, once, if the server is ready."""
         if self.phase is ClientPhase.READY:
             self.requests.idle.end()
-            self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, now_ns
+            self.phase = ClientPhase.TURN_REQUESTED
+            self._turn_requested_ns = now_ns
             self._send(TurnRequest())
 
     def send_idle(self, packet: TokenPacket | None, *, is_beside: bool = False) -> None:
@@ -277,7 +279,8 @@ class AnswerClient:
 
     def set_query(self, query: str) -> None:
         """Change the query from the next packet on; a QueryChanged event reports whether it was accepted."""
-        self._next_query, self.has_moved = query, False
+        self._next_query = query
+        self.has_moved = False
         self._known_queries.append(query)
         if self.ready:
             self._query_replies_due += 1
@@ -318,7 +321,8 @@ class AnswerClient:
             self.phase = ClientPhase.READY  # it has ended; the open one, if any, verifies its answer
         if self.busy:
             self.request_turn(now_ns)
-        actions, self._actions = self._actions, []
+        actions = self._actions
+        self._actions = []
         return actions
 
     def _dispatch(self, envelope: Envelope, now_ns: int) -> None:
@@ -485,11 +489,14 @@ class AnswerClient:
 
     def _send_open(self, now_ns: int) -> None:
         """Send the open glance or request in the granted turn; a whole frame may be in the snapshot."""
-        glance, request = self.requests.glance, self.requests.request
+        glance = self.requests.glance
+        request = self.requests.request
         open_request = request if glance is None else glance
         if open_request is None:
             return
-        packet, earlier_packets, place = open_request.packet, list[TokenPacket](), None
+        packet = open_request.packet
+        earlier_packets = list[TokenPacket]()
+        place = None
         if isinstance(packet, TokenPacket):
             earlier_packets = self.requests.group.add(packet)
             place = _place_of((*earlier_packets, packet), self.options.pixels, self.hello)
@@ -503,9 +510,12 @@ class AnswerClient:
             return
         assert request is not None
         request.restart()
-        request.sent_ns, request.turn_ns = now_ns, self._turn_ns
+        request.sent_ns = now_ns
+        request.turn_ns = self._turn_ns
         self.phase = ClientPhase.IN_FLIGHT
-        number, wants_answer, checks = request.number, request.wants_answer, request.questions
+        number = request.number
+        wants_answer = request.wants_answer
+        checks = request.questions
         message: TokenPacketMessage | FramePacketMessage
         if isinstance(packet, TokenPacket):
             message, arrays = token_message(

@@ -23,7 +23,8 @@ from stream.untrusted import HEARD_AT_ONCE, REASON_CHARS_MAX, cut_to
 FAILURES_MAX = 5
 """Consecutive failures that a run survives."""
 
-FAILURE_PAUSE_NS, FAILURE_PAUSE_MAX_NS = NS_PER_S // 4, 2 * NS_PER_S
+FAILURE_PAUSE_NS = NS_PER_S // 4
+FAILURE_PAUSE_MAX_NS = 2 * NS_PER_S
 """Pause after the second consecutive failure, which doubles with each further one, and the longest pause."""
 
 REFUSED_PAUSE_NS = NS_PER_S // 2
@@ -96,7 +97,9 @@ class AnswerEndpoint:
 
     def connect(self, transport: Transport, pool: ServerPool | None = None) -> Link:
         """Return a new link, which belongs to the calling thread."""
-        endpoint, curve, watched = self.endpoint, self.curve, not self.endpoint.startswith("inproc://")
+        endpoint = self.endpoint
+        curve = self.curve
+        watched = not self.endpoint.startswith("inproc://")
         if pool is not None:
             member = pool.choose()
             endpoint, curve = (NO_SERVER, None) if member is None else (member.endpoint, member.server.curve)
@@ -128,7 +131,8 @@ class ServerConnection:
         self._failures = 0
         self._loss_reported = self._was_lost = self._was_ready = False
         self._flush_after_ns = 0
-        self._reported_server, self._move_reason = "", ""
+        self._reported_server = ""
+        self._move_reason = ""
         self._pool = endpoint.open_pool(transport, clock)
         self.absence = SilenceTimer(clock)
         """Time without a ready server since the last loss."""
@@ -166,7 +170,8 @@ class ServerConnection:
         """Set the servers of the pool; leave the current server at once if it is not among them."""
         assert self._pool is not None
         endpoint = self.link.endpoint
-        member, label = endpoint in self._pool, self._pool.label(endpoint)
+        member = endpoint in self._pool
+        label = self._pool.label(endpoint)
         self._pool.set_servers(servers)
         if member and endpoint not in self._pool:
             self._on_lost(f"{label} is gone")
@@ -239,7 +244,8 @@ class ServerConnection:
                 yield action
 
     def _take_notices(self) -> list[Notice]:
-        notices, self._notices = self._notices, []
+        notices = self._notices
+        self._notices = []
         return notices
 
     def _on_ready(self) -> None:
@@ -247,11 +253,13 @@ class ServerConnection:
         self._was_ready = True
         if self._pool is None:
             return
-        label, reason = self._pool.label(self.link.endpoint), self._move_reason
+        label = self._pool.label(self.link.endpoint)
+        reason = self._move_reason
         if label != self._reported_server:
             message = f"answers come from {label}" + (f" now ({reason})" if reason else "")
             self._notices.append(Notice(code=ANSWER_SERVER, message=message))
-        self._reported_server, self._move_reason = label, ""
+        self._reported_server = label
+        self._move_reason = ""
 
     def _on_progress(self, progress: Progress) -> None:
         self._failures = 0
@@ -294,7 +302,8 @@ class ServerConnection:
             raise refusal
         for message in pool.take_refusals():
             self._notices.append(Notice(code=ANSWER_SERVER, message=cut_to(message, REASON_CHARS_MAX)))
-        endpoint, phase = self.link.endpoint, self._client.phase
+        endpoint = self.link.endpoint
+        phase = self._client.phase
         if phase is ClientPhase.CONNECTING:
             if pool.has_fitter(endpoint):
                 self._reopen_link()

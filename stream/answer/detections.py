@@ -6,7 +6,8 @@ from arr_coc.qwen.grounding import THINGS_MAX, LocatedThing, located_things
 from arr_coc.types import TileGrid
 from stream.events import Answer, Detection, Detections, Event, Notice
 
-BOXES_CUT, BOXES_NOWHERE = "boxes-cut", "boxes-nowhere"
+BOXES_CUT = "boxes-cut"
+BOXES_NOWHERE = "boxes-nowhere"
 """Codes of the notices that an answer has too many places, and that places cannot be related to the frame."""
 
 NOWHERE = (

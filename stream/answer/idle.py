@@ -108,7 +108,8 @@ class IdleExchange:
 
     def take_costs(self) -> IdleCosts:
         """Return the costs since the last call."""
-        costs, self._costs = self._costs, IdleCosts()
+        costs = self._costs
+        self._costs = IdleCosts()
         return costs
 
 
@@ -125,7 +126,8 @@ IDLE_EVERY_NS = NS_PER_S // 5
 LATE_PAUSE_NS = NS_PER_S
 """Time without idle work after a frame that missed its deadline."""
 
-LOCKSTEP_TOKENS_PER_S, LOCKSTEP_TOKENS_MIN = 64, 16
+LOCKSTEP_TOKENS_PER_S = 64
+LOCKSTEP_TOKENS_MIN = 16
 """Tokens that a model reads ahead in a second of media time at a share of 1, in place of a measured speed, and the
 least that it reads at once."""
 

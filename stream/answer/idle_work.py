@@ -31,7 +31,9 @@ PACKET_NS = 8 * PIECE_NS
 GRANT_LIMIT_NS = NS_PER_S
 """Time after which a permission expires if the client has not sent its packet."""
 
-TOKENS_MIN, TOKENS_FIRST, TOKENS_MAX = 16, 32, 1024
+TOKENS_MIN = 16
+TOKENS_FIRST = 32
+TOKENS_MAX = 1024
 """Least, first and most tokens of an idle packet; in between by the measured speed."""
 
 
@@ -218,12 +220,14 @@ class IdleWork:
 
     def _run_piece(self, work: _Work, began_ns: int) -> bool:
         """Run steps for one piece; at the end of the reading, commit it and return True."""
-        longest_ns, before_ns = 0, began_ns
+        longest_ns = 0
+        before_ns = began_ns
         try:
             while True:
                 next(work.steps)
                 now_ns = self._clock.now_ns()
-                longest_ns, before_ns = max(longest_ns, now_ns - before_ns), now_ns
+                longest_ns = max(longest_ns, now_ns - before_ns)
+                before_ns = now_ns
                 if now_ns + longest_ns - began_ns > PIECE_NS:
                     work.reading.wait()
                     return False

@@ -12,7 +12,9 @@ from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, Tok
 from arr_coc.errors import counted
 from stream.events import AnswerPoint, Event, Notice
 
-MISSED, MET, OFF = "target-missed", "target-met", "target-off"
+MISSED = "target-missed"
+MET = "target-met"
+OFF = "target-off"
 """Codes of the notices: the target cannot be met; it is met again; it has no effect in this run."""
 
 
@@ -24,7 +26,8 @@ class LatencyController:
     """
 
     def __init__(self, target_ms: float, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> None:
-        self._adaptive, self._limits = budget == ADAPTIVE, limits
+        self._adaptive = budget == ADAPTIVE
+        self._limits = limits
         self._controller = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget, limits)
         self._last_frame: FrameAllocation | None = None
         self._tokens = 0
@@ -42,7 +45,8 @@ class LatencyController:
     def on_request(self, frame: FrameAllocation, appended_tokens: int | None = None) -> None:
         """Note the frame of the answer that is being generated. `appended_tokens`: number of its tokens that are new to
         the model's memory; None without memory."""
-        before, self._last_frame = self._last_frame, frame
+        before = self._last_frame
+        self._last_frame = frame
         if appended_tokens is not None:
             self._tokens = appended_tokens
         else:
@@ -54,7 +58,8 @@ class LatencyController:
         An answer does not change the budget if its frame was shown whole because the allocation failed, or shows the
         same tokens as the previous frame, which the model has in memory.
         """
-        tiles, verdict = answer.tokens_total, None
+        tiles = answer.tokens_total
+        verdict = None
         if answer.timing is not None and 0 < self._tokens <= self._limits.max_tokens:
             verdict = self._controller.observe(answer.timing.ttft_ms, self._tokens, tiles)
         events: list[Event] = [
@@ -65,7 +70,8 @@ class LatencyController:
         return events
 
     def _missed_notice(self, tiles: int) -> Notice:
-        controller, least = self._controller, min(self._limits.min_tokens, tiles)
+        controller = self._controller
+        least = min(self._limits.min_tokens, tiles)
         message = (
             f"answer.target_ms = {controller.target_ms:g} cannot be met: even with {counted(least, 'token')} p95 time "
             f"to first token is {controller.p95_ms(least):.0f} ms; raise it, or give a smaller model or another device"

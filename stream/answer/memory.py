@@ -22,7 +22,8 @@ def _visible_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int
     end = 0
     lengths: deque[int] = deque(maxlen=frames)
     for packet in packets:
-        superseded, begin = packet.superseded, end
+        superseded = packet.superseded
+        begin = end
         if len(superseded):
             valid = frames == 1 and superseded.min() >= 0 and superseded.max() < begin
             valid = valid and len(np.unique(superseded)) == len(superseded)

@@ -10,7 +10,8 @@ from arr_coc.errors import counted
 from stream.config import ShadowConfig
 from stream.events import BudgetChanged, Event, Notice, ShadowCheck
 
-LOW, MET = "quality-low", "quality-met"
+LOW = "quality-low"
+MET = "quality-met"
 """Codes of the notices: answers differ too often and the budget may not rise; they agree again."""
 
 Move = Literal["raise", "lower", "alarm", "clear"]
@@ -33,7 +34,8 @@ class ShadowRule:
     def __init__(self, options: ShadowConfig) -> None:
         self._options = options
         self._window: deque[bool] = deque(maxlen=options.window)
-        self._agreements, self._patience = 0, 1
+        self._agreements = 0
+        self._patience = 1
         self._fell = self._alarmed = False
         self.level = 0
 
@@ -65,14 +67,16 @@ class ShadowRule:
                 self._fell = False
                 self.level += 1
                 return ["raise"]
-            first, self._alarmed = not self._alarmed, True
+            first = not self._alarmed
+            self._alarmed = True
             return ["alarm"] if first else []
         if self._agreements < options.agreeing or self.difference_count >= options.lower_below * self.checks:
             return []
         moves: list[Move] = ["clear"] if self._alarmed else []
         self._alarmed = False
         if self._fell:
-            self._fell, self._patience = False, 1
+            self._fell = False
+            self._patience = 1
         if self.level and self._agreements >= options.agreeing * self._patience:
             self._fell = True
             self.level -= 1
@@ -95,7 +99,9 @@ class QualityController:
     def __init__(
         self, options: ShadowConfig, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS, *, adaptive: bool = False
     ) -> None:
-        self._options, self._budget, self._limits = options, budget, limits
+        self._options = options
+        self._budget = budget
+        self._limits = limits
         self._adaptive = adaptive or budget == ADAPTIVE
         self._rule = ShadowRule(options)
 
@@ -114,7 +120,8 @@ class QualityController:
 
     def on_check(self, check: ShadowCheck, tiles: int) -> list[Event]:
         """Return the check, followed by what it changes for frames of `tiles` tiles."""
-        rule, before = self._rule, self._tokens(tiles, self._rule.level)
+        rule = self._rule
+        before = self._tokens(tiles, self._rule.level)
         moves = rule.observe(check.differs, raisable=self._tokens(tiles, rule.level + 1) > before)
         events: list[Event] = [check]
         for move in moves:

@@ -115,7 +115,8 @@ class QwenAnswerModel:
     def embed_query(self, query: str) -> QueryEmbedding:
         """Return the query's embedding. Raises ContextLengthError if it is too long, alone or beside a group of
         pictures."""
-        prompts, qwen = self._session.prompts, self._session.qwen
+        prompts = self._session.prompts
+        qwen = self._session.qwen
         prompts.check_length(query, 1)
         if self.memory is not None and self.memory.tokens + prompts.group_tokens(self._memory_frames) > (
             qwen.max_context_tokens - prompts.other_tokens(query)
@@ -192,11 +193,9 @@ class QwenAnswerModel:
         from arr_coc.qwen.session import SlotQuestion
 
         client = question.client
-        slot, packets, previous = (
-            self._table.by_client[client],
-            self._group_packets(client, question.packet),
-            question.previous,
-        )
+        slot = self._table.by_client[client]
+        packets = self._group_packets(client, question.packet)
+        previous = question.previous
         return SlotQuestion(
             slot,
             packets,
@@ -245,7 +244,9 @@ class QwenAnswerModel:
     def _note(self, answer: SlotAnswer) -> ClientQuestion:
         """Copy an answer's progress to its question."""
         question = self._questions[answer.slot]
-        question.piece, question.ended, question.error = answer.piece, answer.has_ended, answer.error
+        question.piece = answer.piece
+        question.ended = answer.has_ended
+        question.error = answer.error
         question.scores = tuple((score.yes, score.mass) for score in answer.scores)
         if answer.result is not None:
             extent = self._session.qwen.extent(question.packet.grid)
@@ -295,7 +296,8 @@ def _max_visual_tokens(session: AnswerSession, frames: int) -> int:
 
 def _check_memory(session: AnswerSession, memory_tokens: int, frames: int) -> None:
     """Raise OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
-    qwen, most = session.qwen, _max_visual_tokens(session, frames)
+    qwen = session.qwen
+    most = _max_visual_tokens(session, frames)
     if memory_tokens > most:
         prompt_tokens = session.prompts.other_tokens("") + session.prompts.group_tokens(frames)
         raise OptionError(
@@ -321,7 +323,8 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         from arr_coc.qwen.session import AnswerSession
 
         assert answer.encode != "picture"
-        memory_tokens, frames = answer.memory.tokens if answer.keeps_groups else 0, answer.memory.frames
+        memory_tokens = answer.memory.tokens if answer.keeps_groups else 0
+        frames = answer.memory.frames
         qwen = load_qwen(
             answer.model,
             device=answer.device,
@@ -342,7 +345,8 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             thinking=answer.thinking,
         )
         if answer.slots > 1:
-            others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
+            others = QUESTION_TOKENS + answer.max_tokens
+            visual = config.allocate.max_tokens
             try:
                 check_slots(qwen, answer.slots, max(visual, memory_tokens) + others)
             except OptionError:
@@ -357,7 +361,8 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         return QwenAnswerModel(session, memory_tokens, frames, share)
 
 
-IDLE_SHARE_CPU, IDLE_SHARE_GPU = 0.25, 0.5
+IDLE_SHARE_CPU = 0.25
+IDLE_SHARE_GPU = 0.5
 """Default share of the time for idle work: a GPU has nothing else to do, and a CPU decodes video meanwhile."""
 
 

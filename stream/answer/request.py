@@ -174,7 +174,8 @@ def text_agreement(text: str, other: str) -> TextAgreement:
     The share is twice the number of words that match in order, divided by the number of words of both (Ratcliff and
     Obershelp's measure, as difflib has it); two texts without a word agree.
     """
-    first, second = words_of(text), words_of(other)
+    first = words_of(text)
+    second = words_of(other)
     if not first and not second:
         return TextAgreement(True, 1.0)
     return TextAgreement(first == second, SequenceMatcher(None, first, second, autojunk=False).ratio())
@@ -230,11 +231,15 @@ class AnswerRequest:
 
     def restart(self) -> None:
         """Discard the received part of the answer, which is generated again from its beginning."""
-        self.first_text_ns, self.text, self.deltas, self.emitted = None, "", 0, 0
+        self.first_text_ns = None
+        self.text = ""
+        self.deltas = 0
+        self.emitted = 0
 
     def emit_text(self) -> list[Outcome]:
         """Return the text that was not emitted yet, as an event, and mark it as emitted."""
-        text, self.emitted = self.text[self.emitted :], len(self.text)
+        text = self.text[self.emitted :]
+        self.emitted = len(self.text)
         event = AnswerDeltaEvent(answer=self.number, text=text, pts_s=self.stamp.media_ns / NS_PER_S)
         return [event] if text else []
 
@@ -277,7 +282,8 @@ class AnswerRequest:
     ) -> ShadowCheck | None:
         """Return the comparison with the verified answer; None if another query was answered meanwhile, or the reply
         does not fit the schema. The answers differ if their likeness is less than `agree`."""
-        answer, full_text = self.verifies, reply.text
+        answer = self.verifies
+        full_text = reply.text
         if answer is None or reply.query != answer.query:
             return None
         if schema is not None:
@@ -433,7 +439,8 @@ class AnswerHistory:
     ) -> Answer | AnswerUnchanged:
         """Return the event of an answer: AnswerUnchanged if its text is exactly that of `previous`, else the answer
         itself."""
-        last, text = self._last, self._model_text(answer)
+        last = self._last
+        text = self._model_text(answer)
         if previous is None or last is None or (answer.query, text) != (previous.query, previous.text):
             return answer
         return AnswerUnchanged(**structs.asdict(answer), since_s=last.pts_s, probability=probability)
@@ -591,7 +598,8 @@ class RequestTracker:
         request = self.request
         if request is None or not request.wants_answer or request.verifies is not None:
             return None
-        self.request, self._cancelled_number = None, request.number
+        self.request = None
+        self._cancelled_number = request.number
         self.cancelled_answers += 1
         return request.to_cancelled_event(new, by)
 
@@ -621,7 +629,8 @@ class RequestTracker:
         feedback = _feedback_or_error(reply, envelope, request.packet)
         if not request.wants_answer:
             self.request = None
-        reported, request.yes_no_reported = request.yes_no_reported, True
+        reported = request.yes_no_reported
+        request.yes_no_reported = True
         return [*([] if reported else events), *([] if feedback is None else [feedback])]
 
     def on_answer(self, reply: AnswerReply, envelope: Envelope, now_ns: int) -> list[Outcome | TransportError]:
@@ -636,8 +645,10 @@ class RequestTracker:
             self._write_entry(request.entry, check)
             error = feedback if isinstance(feedback, TransportError) else None
             return [outcome for outcome in (check, error) if outcome is not None]
-        glance, costs = self._last_glance, self._glance_costs
-        self._last_glance, self._glance_costs = None, GlanceCosts()
+        glance = self._last_glance
+        costs = self._glance_costs
+        self._last_glance = None
+        self._glance_costs = GlanceCosts()
         idle_costs = IdleCosts() if request.trigger == SIDE else self.idle.take_costs()
         answer = request.to_answer_event(reply, now_ns, costs, idle_costs)
         if answer.trigger == SIDE:
@@ -675,7 +686,8 @@ class RequestTracker:
         self.glance = None
         feedback = _feedback_or_error(reply, envelope, glance.packet)
         usable = feedback if isinstance(feedback, Feedback) else None
-        ms, costs = (now_ns - glance.sent_ns) / NS_PER_MS, self._glance_costs
+        ms = (now_ns - glance.sent_ns) / NS_PER_MS
+        costs = self._glance_costs
         self._glance_costs = GlanceCosts(
             costs.glances + 1, costs.tokens + reply.tokens_used, costs.ms + ms, costs.flops + reply.flops
         )

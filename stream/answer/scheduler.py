@@ -252,7 +252,8 @@ class AnswerScheduler:
 
         Raises ConnectionRefused if no server is reached within `connect_limit_s`.
         """
-        limit_s, waited_ms = self._policy.connect_limit_s, 0
+        limit_s = self._policy.connect_limit_s
+        waited_ms = 0
         while not self.client.ready and not self._control.ending:
             self.process_replies(WAIT_MS)
             waited_ms += WAIT_MS
@@ -307,7 +308,8 @@ class AnswerScheduler:
 
         While no answer is due, let the model read what changed, or what it has not been shown in detail.
         """
-        client, idle = self.client, self.client.requests.idle
+        client = self.client
+        idle = self.client.requests.idle
         if self._due:
             if client.busy or not self._has_turn():
                 return
@@ -327,7 +329,8 @@ class AnswerScheduler:
 
     def _read_ahead_in_lockstep(self, time_ns: int) -> None:
         """Let the model read as many tokens as the frames since the last time pay for, and wait for that."""
-        client, idle = self.client, self.client.requests.idle
+        client = self.client
+        idle = self.client.requests.idle
         tokens = self._idle.lockstep_tokens(time_ns)
         if not tokens:
             return
@@ -381,7 +384,8 @@ class AnswerScheduler:
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
         lockstep if no supervisor provides one."""
-        limit_s, connection = self._policy.silence_limit_s, self.connection
+        limit_s = self._policy.silence_limit_s
+        connection = self.connection
         if self._policy.lockstep and not self._endpoint.supervised and connection.absence.elapsed_s > limit_s:
             address = self._endpoint.endpoint
             raise StageDied("answer", f"gone for {limit_s:g} s; restart `serve-answers` at {address}")
@@ -447,7 +451,8 @@ class AnswerScheduler:
         hello = self.client.hello
         assert hello is not None
         self._emit(self._changes.check_model(hello))
-        had_query, self._embedding = self._embedding is not None, embedding
+        had_query = self._embedding is not None
+        self._embedding = embedding
         self._observer.on_model(hello, embedding, *self._changes.other_embeddings(embedding))
         aside = self._sides.accept(embedding.text)
         if not had_query:
@@ -460,7 +465,8 @@ class AnswerScheduler:
 
     def _on_changes(self, changes: Sequence[WatchesChanged]) -> None:
         """Let the watches share the tokens as they are after these changes, and report them."""
-        hello, embedding = self.client.hello, self._embedding
+        hello = self.client.hello
+        embedding = self._embedding
         if any(change.error is None for change in changes) and hello is not None and embedding is not None:
             self._observer.on_model(hello, embedding, *self._changes.other_embeddings(embedding))
             if (query := self._changes.missing_query(self._query)) is not None:

@@ -109,7 +109,8 @@ class PacketReader:
         """Return the frame of a message. Raises TransportError if it cannot be read."""
         message = envelope.message
         assert isinstance(message, FramePacketMessage)
-        grid, image = message.grid, None
+        grid = message.grid
+        image = None
         if message.in_snapshot and self._snapshot is not None:
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
         return frame_packet(message, envelope.parts, image)
@@ -205,14 +206,16 @@ class AnswerServer:
             return
         scheduler = self._scheduler
         while scheduler.has_room and (client := self._clients.pop_next(scheduler.holders)) is not None:
-            turn, memory = scheduler.grant(client), self._model.memory
+            turn = scheduler.grant(client)
+            memory = self._model.memory
             if memory is not None:
                 self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
             self._send(client, TurnGrant(turn=turn.number, kept=kept_place(self._model.memory, client)))
 
     def _serve_turn(self, client: Client, turn: Turn, envelope: Envelope) -> None:
         """Serve the packet that the client sent in its turn."""
-        message, state = envelope.message, self._clients.get(client)
+        message = envelope.message
+        state = self._clients.get(client)
         assert state is not None, "a client that leaves has no turn"
         if isinstance(message, GlancePacketMessage):
             self._glance(client, turn, state.query, envelope)
@@ -253,10 +256,13 @@ class AnswerServer:
         limit starts anew."""
         assert isinstance(envelope.message, GlancePacketMessage)
         turn.glances += 1
-        began_ns, glance, failed = self._statistics.turn_began(), None, True
+        began_ns = self._statistics.turn_began()
+        glance = None
+        failed = True
         try:
             packet = remember(self._model.memory, client, self._packets.tokens(envelope))
-            glance, failed = self._model.glance(client, packet, query), False
+            glance = self._model.glance(client, packet, query)
+            failed = False
         except AnswerLost as error:
             self._report_lost(client, None, error)
         except Exception as error:
@@ -270,7 +276,8 @@ class AnswerServer:
             if self._scheduler.turns.get(client) is not turn:
                 return
             self._send(client, *_glance_reply(envelope.message.glance, query, glance))
-        turn.packet, turn.granted_ns = None, self._clock.now_ns()
+        turn.packet = None
+        turn.granted_ns = self._clock.now_ns()
 
     def _receive(self, timeout_ms: int) -> None:
         """Receive messages of all clients, at most HEARD_AT_ONCE per call."""
@@ -287,13 +294,15 @@ class AnswerServer:
                 self._dispatch(client, message)
         now_ns = self._clock.now_ns()
         if now_ns - self._keep_alive_ns > KEEP_ALIVE_NS or self._draining != self._drain_announced:
-            self._keep_alive_ns, self._drain_announced = now_ns, self._draining
+            self._keep_alive_ns = now_ns
+            self._drain_announced = self._draining
             for place, client in enumerate(self._clients):
                 self._send(client, self._load(place))
 
     def _load(self, place: int) -> KeepAlive:
         """Return the load of this server, for the client at this place."""
-        clients, slots = len(self._clients), self._statistics.slots
+        clients = len(self._clients)
+        slots = self._statistics.slots
         return KeepAlive(clients=clients, slots=slots, place=place, draining=self._draining)
 
     def _dispatch(self, client: Client, envelope: Envelope) -> None:
@@ -352,7 +361,8 @@ class AnswerServer:
     def _take_deferred_queries(self) -> None:
         """Process the deferred queries: the last one of each client, and its last watches."""
         self._queries_taken.clear()
-        queries, self._deferred_queries = self._deferred_queries, {}
+        queries = self._deferred_queries
+        self._deferred_queries = {}
         for client, messages in queries.items():
             for message in messages:
                 self._take_query(client, message)
@@ -404,7 +414,8 @@ class AnswerServer:
 
     def _change_watches(self, client: Client, state: ClientState, watches: tuple[str, ...]) -> None:
         """Forget watches that are left out, and accept or refuse each new one."""
-        before, state.watches = state.watches, ()
+        before = state.watches
+        state.watches = ()
         for watch in dict.fromkeys(watches):
             try:
                 reply = None if watch in before else _accepted_watch(self._model, watch)
@@ -515,7 +526,8 @@ def _accepted_query(model: AnswerModel, query: str) -> tuple[QueryAccepted, Arra
 
 def _accepted_watch(model: AnswerModel, query: str) -> tuple[WatchAccepted, Arrays]:
     """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
-    embedding, unknown_words = _embed_query(model, query), model.check_watch(query)
+    embedding = _embed_query(model, query)
+    unknown_words = model.check_watch(query)
     message = WatchAccepted(
         query=query,
         model_id=embedding.model_id,

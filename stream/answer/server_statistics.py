@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, MonotonicClock
 
-LOADING, SERVING = "loading", "ok"
+LOADING = "loading"
+SERVING = "ok"
 """States of a server: its model is being loaded; it serves."""
 
 RECENT_NS = 60 * NS_PER_S

@@ -59,7 +59,8 @@ class SideQuestions:
         if self.current is not None:
             return None
         if self._waiting:
-            self.current, self._returning = self._waiting.popleft(), False
+            self.current = self._waiting.popleft()
+            self._returning = False
             self._run_query = run_query if self._run_query is None else self._run_query
             return self.current.query
         if self._run_query is None or self._returning:
@@ -70,7 +71,9 @@ class SideQuestions:
     def change_run_query(self, query: str) -> None:
         """Note the run's new query, which is set after the side questions; if it is refused then, the one before is."""
         self._run_query_before = self._run_query if self._run_query_before is None else self._run_query_before
-        self._run_query, self._run_query_is_new, self._returning = query, True, False
+        self._run_query = query
+        self._run_query_is_new = True
+        self._returning = False
 
     def accept(self, query: str) -> bool:
         """Note the query that is in force; return whether the run's own answers are unaffected by it."""
@@ -81,9 +84,12 @@ class SideQuestions:
             return True
         if query != self._run_query:
             return True
-        new, self._run_query_is_new, self._run_query_before = self._run_query_is_new, False, None
+        new = self._run_query_is_new
+        self._run_query_is_new = False
+        self._run_query_before = None
         if self.current is None:
-            self._run_query, self._returning = None, False
+            self._run_query = None
+            self._returning = False
         return not new
 
     def send(self) -> None:
@@ -93,7 +99,8 @@ class SideQuestions:
     def send_again(self) -> None:
         """Note that the answer is to be asked for again: a cut has made it stale. If pieces of it were passed on, the
         next one comes whole."""
-        self._is_sent, self._is_repeat = False, self._in_pieces
+        self._is_sent = False
+        self._is_repeat = self._in_pieces
 
     def events_of(self, event: Event) -> list[Event] | None:
         """Return the events in place of one about the current question; None if it is about something else."""
@@ -147,10 +154,13 @@ class SideQuestions:
     def _refuse_run_query(self, query: str) -> None:
         """Return to the run's query before this one, which was refused."""
         if query == self._run_query and self._run_query_before is not None:
-            self._run_query, self._run_query_before = self._run_query_before, None
+            self._run_query = self._run_query_before
+            self._run_query_before = None
             self._run_query_is_new = self._returning = False
 
     def _end(self, *events: Event) -> list[Event]:
-        self.current, self._is_accepted, self._is_sent = None, False, False
+        self.current = None
+        self._is_accepted = False
+        self._is_sent = False
         self._in_pieces = self._is_repeat = False
         return list(events)

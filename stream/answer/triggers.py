@@ -99,7 +99,8 @@ class AnswerTriggers:
         due."""
         if self._pending is None or self._seen_ns is None:
             raise LookupError("no trigger is due")
-        trigger, self._pending = self._pending, None
+        trigger = self._pending
+        self._pending = None
         self._fired_last_frame = True
         if trigger != "every" and self._options.every_ns is not None:
             self._next_ns = self._seen_ns + self._options.every_ns
@@ -175,7 +176,8 @@ class YesNoTriggers:
         """
         if self._seen_ns is not None and self._fired_ns is not None and time_ns < self._seen_ns:
             self._fired_ns = time_ns  # time went back: the wait counts from here
-        self._seen_ns, self._fired_last_frame = time_ns, False
+        self._seen_ns = time_ns
+        self._fired_last_frame = False
         if (cut or discontinuity) and self._options.on_cut:
             self._due = "cut" if cut else "discontinuity"
         elif self._due is None:
@@ -183,7 +185,9 @@ class YesNoTriggers:
 
     def restart(self) -> None:
         """Begin anew: the next frame is evaluated."""
-        self._due, self._retry, self._fired_ns = None, False, None
+        self._due = None
+        self._retry = False
+        self._fired_ns = None
 
     def retry(self) -> None:
         """Make another evaluation due as soon as `least_ns` allows: the last result was lost or not sure."""
@@ -196,8 +200,11 @@ class YesNoTriggers:
 
     def fire(self) -> YesNoReason | None:
         """Note that the last observed frame is evaluated, whether or not that was due; return the reason."""
-        reason, self._due, self._retry = self._due, None, False
-        self._fired_ns, self._fired_last_frame = self._seen_ns, True
+        reason = self._due
+        self._due = None
+        self._retry = False
+        self._fired_ns = self._seen_ns
+        self._fired_last_frame = True
         return reason
 
     def _new_reason(self, time_ns: int, change: float) -> YesNoReason | None:
@@ -350,7 +357,9 @@ class Watch:
             self.triggers.restart()
         elif not active and self.active:
             self._verdict.forget()
-            self._yes_since_ns, self._matched, self._last = None, False, None
+            self._yes_since_ns = None
+            self._matched = False
+            self._last = None
         self.active = active
 
     def begin_shot(self) -> None:
@@ -376,7 +385,8 @@ class Watch:
         verdict = self._holds
         self._last = result
         if not self._verdict.verdict:
-            self._yes_since_ns, self._matched = None, False
+            self._yes_since_ns = None
+            self._matched = False
         elif self._yes_since_ns is None and self._verdict.is_of_shot:
             self._yes_since_ns = time_ns
         events: list[Event] = [replace(result, holds=verdict, warning=self.warning)]
@@ -404,7 +414,9 @@ class Watch:
         One yes is at most one match, also if it goes on in another shot: a yes in the cooldown is none. A yes that is
         in doubt waits.
         """
-        options, since_ns, last = self.options, self._yes_since_ns, self._last
+        options = self.options
+        since_ns = self._yes_since_ns
+        last = self._last
         if since_ns is None or last is None or self._matched or self._verdict.pending or not self.active:
             return None
         if time_ns < since_ns:

@@ -290,7 +290,8 @@ class SlotScheduler:
 
     def release(self, client: Client, *, failed: bool = False) -> None:
         """Release a client's turn, request and slot, if it has any."""
-        turn, request = self.turns.pop(client, None), self._serving.pop(client, None)
+        turn = self.turns.pop(client, None)
+        request = self._serving.pop(client, None)
         if turn is None and request is None:
             return
         if request is not None:
@@ -306,10 +307,12 @@ class SlotScheduler:
         A step is reported after the clients' messages are received, so that no client gets more of an answer that it
         has cancelled.
         """
-        step_questions, self._step_questions = self._step_questions, ()
+        step_questions = self._step_questions
+        self._step_questions = ()
         self._report(step_questions)
         if self._new and not self._is_gathering:
-            requests, self._new = self._new, []
+            requests = self._new
+            self._new = []
             questions = {request.next_question(): request for request in requests}
             self._open |= questions
             self._step_questions = list(questions)

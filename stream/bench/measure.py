@@ -86,7 +86,8 @@ def measure(
     Raises StreamError or ArrCocError if the first run fails; a later one that fails only ends the plan.
     """
     reports: dict[str, list[Report]] = {name: [] for name in plan.configs}
-    scheduled, interrupted = False, False
+    scheduled = False
+    interrupted = False
     failure: StreamError | ArrCocError | None = None
     for number, name in plan.turns():
         on_run(number, name)

@@ -28,7 +28,8 @@ has no meaning. Add --realtime to measure latency and jitter."""
 """Below the figures of a run whose frames had no schedule."""
 
 SERIES_COLOURS = ("tab:blue", "tab:orange")
-CUT, DROP = "tab:purple", "tab:red"
+CUT = "tab:purple"
+DROP = "tab:red"
 MARKED_PERCENTILES = (("p50", "tab:green"), ("p95", "goldenrod"), ("p99", "tab:red"))
 
 FRAME_STAGES = (("texture", "tab:cyan"), ("allocate", "tab:olive"), ("held", "whitesmoke"), ("waits", "lightgray"))

@@ -184,7 +184,8 @@ def report(record: RunRecord, *, warmup_s: float = TRIM_S) -> Report:
     measured = frames[trimmed(frames["ready_ns"], warmup_s)]
     captured_ns = dict(zip(measured["frame_index"].tolist(), measured["capture_ns"].tolist(), strict=True))
     answers = [answer for answer in record.answers if answer.frame_index in captured_ns]
-    summary, counted = record.summary, record.statistics.snapshot()
+    summary = record.summary
+    counted = record.statistics.snapshot()
     return Report(
         frames=len(frames),
         measured_frames=len(measured),
@@ -258,7 +259,8 @@ def _rates(frames: Frames, answers: list[AnswerPoint]) -> tuple[Metric, ...]:
     idle_ms = sum(answer.timing.idle_ms for answer in answers if answer.timing is not None)
     idle_share = idle_ms / 1e3 / span_s * 100 if span_s else None
     jitter = frames["jitter_share"][~np.isnan(frames["jitter_share"])]
-    changed, jittered = 100 * frames["dirty_share"], 100 * jitter
+    changed = 100 * frames["dirty_share"]
+    jittered = 100 * jitter
     return (
         Metric("fps", frames_per_second(ready_ns), "1/s", "allocations ready ÷ wall time"),
         Metric("answers", rate, "1/s", "answers about the measured frames ÷ wall time"),

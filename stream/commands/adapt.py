@@ -14,7 +14,10 @@ from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError, SourceError
 from stream.options.durations import parse_duration
 
-FRAMES, STEPS, MAX_TILES, SEED = 160, 1500, 1024, 1
+FRAMES = 160
+STEPS = 1500
+MAX_TILES = 1024
+SEED = 1
 SCORERS = ("cross", "film")
 
 
@@ -69,8 +72,10 @@ def adapt(
         raise ConfigError("--steps and --minutes both say how long; give one of them")
     if scorer is not None and scorer not in SCORERS:
         raise ConfigError(f"--scorer must be {' or '.join(SCORERS)}; got {scorer!r}")
-    count, tiles = _count("--frames", frames, FRAMES), _count("--max-tiles", max_tiles, MAX_TILES)
-    step_count, random_seed = _count("--steps", steps, STEPS), _count("--seed", seed, SEED)
+    count = _count("--frames", frames, FRAMES)
+    tiles = _count("--max-tiles", max_tiles, MAX_TILES)
+    step_count = _count("--steps", steps, STEPS)
+    random_seed = _count("--seed", seed, SEED)
     limit = None if minutes is None else _minutes(minutes)
     _check(clips or (), options["model"], question)
 

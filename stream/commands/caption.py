@@ -137,7 +137,8 @@ def demo(
     from stream.config_loading import ConfigLayer, layer_from_file
 
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
-    summary_path, heatmap = os.path.join(folder, "summary.json"), os.path.join(folder, "heatmap.mp4")
+    summary_path = os.path.join(folder, "summary.json")
+    heatmap = os.path.join(folder, "heatmap.mp4")
     outputs = ConfigLayer("demo", {"output.paths": captions, "output.heatmap": heatmap})
     config = options.configuration(base=[layer_from_file("demo"), outputs])
     _claim(folder, [*captions, summary_path, heatmap])

@@ -70,7 +70,8 @@ def _rates(mode: CameraMode) -> str:
     return f"{rates[-1]} to {rates[0]} fps" if mode.any_between else f"{' '.join(rates)} fps"
 
 
-STATE_WIDTH, PART_WIDTH = 6, 12
+STATE_WIDTH = 6
+PART_WIDTH = 12
 """Columns of the first two things in a row. Rows are printed one by one, so their widths are fixed."""
 
 STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}

@@ -26,7 +26,8 @@ LIMIT_S = 600.0
 """Time limit of a build, which takes half a minute on two idle cores."""
 
 BUILD_FOLDER = "build"
-LOCK, FAILURE = "kernels.lock", "kernels.failed"
+LOCK = "kernels.lock"
+FAILURE = "kernels.failed"
 """Files in the build folder: held by the start that builds, and what the last failed build was made from."""
 
 

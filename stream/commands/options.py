@@ -33,7 +33,9 @@ def parse_media_time(option: str, text: str) -> float:
     """
     trimmed_text = text.strip()
     if clock := _CLOCK.fullmatch(trimmed_text):
-        hours, minutes, seconds = int(clock[1] or 0), int(clock[2]), float(clock[3])
+        hours = int(clock[1] or 0)
+        minutes = int(clock[2])
+        seconds = float(clock[3])
         if seconds < 60 and (minutes < 60 or clock[1] is None):
             return hours * 3600 + minutes * 60 + seconds
     elif re.fullmatch(r"0+(\.0*)?s?", trimmed_text):
@@ -151,7 +153,8 @@ class GivenOptions(Mapping[str, Any]):
 
         layers = []
         for option in options_of(self._command):
-            value, name = self[option.parameter], f"--{option.parameter.replace('_', '-')}"
+            value = self[option.parameter]
+            name = f"--{option.parameter.replace('_', '-')}"
             if value is None or (value is False and option.kind == "flag"):
                 continue
             if option.kind == "value":

@@ -12,7 +12,8 @@ from stream.commands.options import GivenOptions, takes_options
 from stream.commands.outcome import INTERRUPTED, report_error
 from stream.errors import ConfigError, TransportError
 
-ASKED, REFUSED = 0, 2
+ASKED = 0
+REFUSED = 2
 
 
 @takes_options

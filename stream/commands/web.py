@@ -155,7 +155,8 @@ def _model_choices(config: Config) -> list[ModelChoice]:
         name = model_name(config.model_copy(update={"answer": answer}))
         full_name = model or name
         if allocator is not None:
-            name, full_name = f"{name}+{Path(allocator).name}", f"{full_name}+{allocator}"
+            name = f"{name}+{Path(allocator).name}"
+            full_name = f"{full_name}+{allocator}"
         if name in choices:
             name = full_name
         choices[name] = ModelChoice(name, model, allocator, model_world(model))

@@ -50,7 +50,8 @@ class QwenLoader:
         from arr_coc.layer_weights import load_layer
         from arr_coc.model import ARRCOCQwen
 
-        qwen, layer = base.qwen, None
+        qwen = base.qwen
+        layer = None
         if allocator != NO_ALLOCATOR:
             layer = load_layer(allocator, qwen.model.get_input_embeddings().weight, qwen.model_id)
         return ARRCOCQwen(replace(qwen, allocator=layer))
@@ -162,7 +163,8 @@ class LoadedModels:
                     sizes[folder] = self._loader.estimate(folder, choice.name, tiles).total
             except ArrCocError:  # reported when it is asked for
                 continue
-        room, count = MEMORY_SHARE * self._loader.free_bytes(), 0
+        room = MEMORY_SHARE * self._loader.free_bytes()
+        count = 0
         for size in sorted(sizes.values(), reverse=True):
             room -= size
             if room < 0:

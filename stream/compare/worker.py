@@ -120,9 +120,11 @@ class DeviceMemory:
         import torch
 
         if self._device is not None:
-            peak, of = torch.cuda.max_memory_allocated(self._device), "GPU"
+            peak = torch.cuda.max_memory_allocated(self._device)
+            of = "GPU"
         else:
-            peak, of = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES, "process"
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+            of = "process"
         return {"kept_bytes": generation.kept_bytes, "peak_bytes": peak, "of": of}
 
 
@@ -214,7 +216,8 @@ def main() -> int:
         return 1
     os.nice(5)  # of this process: a run beside it goes first
     worker = msgspec.json.decode(line, type=CompareWorkerConfig)
-    orders, replies = Orders(sys.stdin.buffer), os.fdopen(worker.replies, "wb")
+    orders = Orders(sys.stdin.buffer)
+    replies = os.fdopen(worker.replies, "wb")
     options = worker.options
     models = [choice.model for choice in options.models]
     comparer = Comparer(LoadedModels(options, QwenLoader(options.device, options.dtype, models)))

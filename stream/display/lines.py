@@ -208,7 +208,9 @@ class AnswerPrinter:
 
     def finish(self) -> None:
         """Print how long the last answer went on; the next one is printed whole."""
-        repetition, self._text, self._repetition = self._repetition, None, None
+        repetition = self._repetition
+        self._text = None
+        self._repetition = None
         if repetition is not None and repetition.count == 1:
             print_answer(f"{self._label}{repetition.at}", "the same")
         elif repetition is not None:

@@ -109,7 +109,8 @@ class TerminalModes:
 
     def give_back(self) -> None:
         """Sets the modes that were before."""
-        before, self._before = self._before, None
+        before = self._before
+        self._before = None
         if before is not None:
             atexit.unregister(self.give_back)
             with contextlib.suppress(termios.error):
@@ -160,7 +161,8 @@ class LiveView:
         self._ask = ask
         self._hints = HINT_NO_KEYS if keys is None else hints
         self._modes = modes
-        self._message, self._message_until_s = "", 0.0
+        self._message = ""
+        self._message_until_s = 0.0
         self._urgent = ""
         self._drawn_rows: list[Row] = []
         self._out = os.fdopen(os.dup(out), "w", encoding=sys.stdout.encoding, errors="replace")
@@ -173,7 +175,8 @@ class LiveView:
 
     def show(self, message: str) -> None:
         """Shows a message for some seconds."""
-        self._message, self._message_until_s = message, time.monotonic() + MESSAGE_S
+        self._message = message
+        self._message_until_s = time.monotonic() + MESSAGE_S
 
     def show_until_end(self, message: str) -> None:
         """Shows a message from now on. Takes no lock and uses no buffer, for signal handlers."""
@@ -360,7 +363,8 @@ class LiveDisplay(Display):
 
     def close(self) -> None:
         """Give the terminal back, with the last answers and messages on it."""
-        view, self._view = self._view, None
+        view = self._view
+        self._view = None
         self._end_waiting()
         self._questions.close()
         if view is not None:

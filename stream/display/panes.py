@@ -106,7 +106,8 @@ def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, que
     else:
         parts = [] if camera.figures is None else _figures(camera.figures)
         text = SEPARATOR.join([*parts[:1], *([camera.query] if question and camera.query else []), *parts[1:]])
-        head, lines = ("class:dim", cut_text(text, room)), []
+        head = ("class:dim", cut_text(text, room))
+        lines = []
     rule = "" if lines else f" {'─' * max(0, room - cell_len(head[1]))}"
     first: Row = [*_name(camera, name_cells), head, ("class:dim", rule)]
     rows: list[Row] = [first, *([("", " " * indent), line] for line in lines)]

@@ -105,7 +105,8 @@ class ProgressDisplay(Display):
 
     def close(self) -> None:
         self._questions.close()
-        live, self._live = self._live, None
+        live = self._live
+        self._live = None
         if live is not None:
             with suppress(OSError):  # output is optional
                 live.stop()
@@ -140,7 +141,8 @@ class ProgressDisplay(Display):
 
     def _render(self) -> RenderableType:
         if self._frame is not None:  # here, not for every frame: rich's speed takes longer than a frame's event
-            frame_number, speed = self._frame.frame_index + 1, self._progress.tasks[0].speed
+            frame_number = self._frame.frame_index + 1
+            speed = self._progress.tasks[0].speed
             counts = f"frame {frame_number} · {speed:.0f}/s" if speed else f"frame {frame_number}"
             self._progress.update(self._task, description="", completed=frame_number, counts=counts)
         parts: list[RenderableType] = []

@@ -165,7 +165,8 @@ MEMORY_NS = NS_PER_S
 FIGURES_NS = NS_PER_S // 2
 """Between two looks at the figures: numbers that change faster cannot be read."""
 
-OPENING, STARTING = "opening", "starting"
+OPENING = "opening"
+STARTING = "starting"
 """States of a camera before its run exists, and before that reports anything."""
 
 
@@ -210,7 +211,9 @@ class CameraState:
         self._run: RunHandle | None = None
         self._transcript = Transcript(DisplayClock(live=False))
         self._model = self._query = ""
-        self._state, self._has_problem, self._is_over = OPENING, False, False
+        self._state = OPENING
+        self._has_problem = False
+        self._is_over = False
         self._figures: StatisticsSnapshot | None = None
         self._figures_ns = 0
         self._memory_bytes: dict[str, int] = {}
@@ -222,7 +225,8 @@ class CameraState:
             self._run = run
             times = DisplayClock(run.source_info.live, dates=self._dates)
             self._transcript = Transcript(times, cuts=self._cuts)
-            self._state, self._has_problem = STARTING, False
+            self._state = STARTING
+            self._has_problem = False
             self._questions = questions
 
     def add(self, event: Event) -> list[TranscriptEntry]:
@@ -234,17 +238,16 @@ class CameraState:
             if isinstance(event, FrameReady):
                 self._state = ""
             elif isinstance(event, Started):
-                self._model, self._query = printable(event.model), printable(event.query)
+                self._model = printable(event.model)
+                self._query = printable(event.query)
             elif isinstance(event, Notice) and event.code == "loading":
                 self._state = printable(event.message)
             elif isinstance(event, QueryChanged) and event.error is None:
                 self._query = printable(event.query)
             elif isinstance(event, Summary):
-                self._state, self._has_problem, self._is_over = (
-                    event.error or event.ended,
-                    event.error is not None,
-                    True,
-                )
+                self._state = event.error or event.ended
+                self._has_problem = event.error is not None
+                self._is_over = True
                 self.summary = summary_text(event, verbose=logs.verbose())
             entry = self._transcript.add(event)
             return entries if entry is None else [*entries, entry]
@@ -257,7 +260,9 @@ class CameraState:
     def fail(self, message: str, *, is_final: bool) -> None:
         """Show the problem of a camera: it has failed, or cannot be reached yet."""
         with self._lock:
-            self._state, self._has_problem, self._is_over = message, True, is_final
+            self._state = message
+            self._has_problem = True
+            self._is_over = is_final
 
     @property
     def entries(self) -> tuple[TranscriptEntry, ...]:
@@ -271,7 +276,8 @@ class CameraState:
         assert self._run is not None
         now_ns = self._clock.now_ns()
         if self._memory_ns is None or now_ns - self._memory_ns >= MEMORY_NS:
-            self._memory_bytes, self._memory_ns = resident_bytes(self._run.processes()), now_ns
+            self._memory_bytes = resident_bytes(self._run.processes())
+            self._memory_ns = now_ns
         return self._run.statistics.snapshot(self._run.drops(), self._memory_bytes)
 
     @property
@@ -292,15 +298,20 @@ class CameraState:
     def snapshot(self) -> CameraSnapshot:
         """All that is to be shown now; for one thread."""
         with self._lock:
-            run, state, has_problem, is_over = self._run, self._state, self._has_problem, self._is_over
+            run = self._run
+            state = self._state
+            has_problem = self._has_problem
+            is_over = self._is_over
         if run is None:
             return CameraSnapshot(self.name, state, has_problem)
         now_ns = self._clock.now_ns()
         if self._figures is None or (not is_over and now_ns - self._figures_ns >= FIGURES_NS):
-            self._figures, self._figures_ns = self.statistics(), now_ns
+            self._figures = self.statistics()
+            self._figures_ns = now_ns
         outage = self._figures.outage
         if not is_over and outage is not None:
-            state, has_problem = f"source lost for {duration_text(outage.lasted_s)}: {outage.reason}", True
+            state = f"source lost for {duration_text(outage.lasted_s)}: {outage.reason}"
+            has_problem = True
         entries = self.entries
         with self._lock:
             return CameraSnapshot(

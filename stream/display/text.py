@@ -63,7 +63,8 @@ def cut_text(text: str, width: int) -> str:
 
 def wrap(text: str, width: int) -> list[str]:
     """Lines of at most `width` cells, broken between words if possible; at least one line."""
-    lines, line = [], ""
+    lines = []
+    line = ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
         if cell_len(longer) > width:
@@ -144,7 +145,8 @@ class EventText:
             change = "added" if any(watch.name == event.watch for watch in event.watches) else "removed"
             return f"watch {change}: {event.question}"
         if isinstance(event, BudgetChanged):
-            direction, checks = "rises" if event.reason == "differ" else "falls", counted(event.checks, "shadow check")
+            direction = "rises" if event.reason == "differ" else "falls"
+            checks = counted(event.checks, "shadow check")
             tokens = f"from {event.from_tokens} to {counted(event.to_tokens, 'token')}"
             return f"the budget {direction} {tokens}: {event.differing} of {checks} differ"
         if isinstance(event, ClipWritten) and event.video is not None:
@@ -247,7 +249,8 @@ def shadow_text(shadow: ShadowSummary) -> str:
 
 def saved_text(summary: Summary) -> str:
     """The tokens that were shown, and the saving: `63 of 240 tokens a frame, 5.1× less work`."""
-    tokens, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
+    tokens = round(summary.mean_tokens)
+    tiles = round(summary.mean_tiles)
     if tokens >= tiles:
         return f"{counted(tokens, 'token')} a frame" + (", which is all" if tiles else "")
     return ", ".join(filter(None, [f"{of_counted(tokens, tiles, 'token')} a frame", work_text(summary)]))

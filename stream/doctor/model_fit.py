@@ -22,7 +22,8 @@ from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TILE_PX, TileGrid
 from stream.config import Config
 from stream.doctor.diagnostic import DiagnosticCheck
 
-FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
+FRAME_PROCESS_BYTES = 250 << 20
+ANSWER_PROCESS_BYTES = 280 << 20
 """Memory of the two processes at 1080p without a model: Python, torch and the frames; measured."""
 
 REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, --no-memory or a smaller model"
@@ -79,7 +80,8 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         configured_model = find_model(config)
     except ArrCocError as error:
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
-    spec, missing = configured_model.spec, configured_model.missing
+    spec = configured_model.spec
+    missing = configured_model.missing
     if missing is not None and not isinstance(missing, HubUnreachable):
         return DiagnosticCheck("model", "broken", missing.problem, missing.remedy)
     if spec is None:
@@ -233,7 +235,8 @@ def _fits(finding: str, needed_bytes: int, free_bytes: int) -> DiagnosticCheck:
 def tokens_of(config: Config) -> tuple[int, int]:
     """Return a prompt's visual tokens at their most, and its other tokens with the answer's."""
     limits = config.allocate.limits
-    shadow, budget = config.answer.shadow, config.allocate.budget
+    shadow = config.answer.shadow
+    budget = config.allocate.budget
     if shadow.act and (config.answer.target_ms is not None or budget == ADAPTIVE):
         budget = round(limits.max_tokens * shadow.most)
     elif shadow.act or config.answer.target_ms is not None:
@@ -273,7 +276,9 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
         return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub describes {name}")
     if config.answer.dtype in SMALL_DTYPES:
         return DiagnosticCheck("cards", "absent", f"no estimate, because dtype {config.answer.dtype} is for a CPU")
-    facts, load, dtype = facts.for_device(cuda=True), load_of(config, streams), config.answer.dtype
+    facts = facts.for_device(cuda=True)
+    load = load_of(config, streams)
+    dtype = config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
         f"{_sizes_text(list(sizes))} {fit}"

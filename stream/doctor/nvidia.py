@@ -74,7 +74,8 @@ def _count(library: ctypes.CDLL) -> int:
 
 def _device(library: ctypes.CDLL, index: int) -> NvidiaDevice:
     device = _int(library.cuDeviceGet, index)
-    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    name = ctypes.create_string_buffer(256)
+    memory = ctypes.c_size_t()
     _check(library.cuDeviceGetName(name, len(name), device))
     _check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), device))
     major, minor, multiprocessors = (

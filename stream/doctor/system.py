@@ -47,7 +47,8 @@ def library(module: str, distribution: str, *, part: str | None = None, imported
         part: Name of the row; the module's if None.
         imported: Also import it, which finds broken installations.
     """
-    part, remedy = part or module, f"pip install {distribution}"
+    part = part or module
+    remedy = f"pip install {distribution}"
     try:
         version_text = version(distribution)
         if imported:
@@ -80,7 +81,8 @@ def opencv() -> DiagnosticCheck:
 
 def libraries() -> DiagnosticCheck:
     """Check the small libraries, in one row."""
-    versions, missing = [], []
+    versions = []
+    missing = []
     for name in SMALL_LIBRARIES:
         try:
             versions.append(f"{name} {version(name)}")

@@ -184,7 +184,8 @@ class Fleet:
 
     def _watch(self, camera: NamedCamera) -> None:
         """Run one camera to its end, in a separate thread."""
-        name, control = camera.name, self._controls[camera.name]
+        name = camera.name
+        control = self._controls[camera.name]
         answers = self._answers.get(name)
         try:
             # Held also while the source is not there: a crash loop of the model ends the wait for it.

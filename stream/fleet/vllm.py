@@ -42,7 +42,8 @@ from stream.untrusted import replace_surrogates
 POLL_S = 0.25
 """Time between two looks at the server."""
 
-STOP_LIMIT_S, READ_LIMIT_S = 15.0, 2.0
+STOP_LIMIT_S = 15.0
+READ_LIMIT_S = 2.0
 """Time that the server may take to end, before it is killed, and that the rest of its output may take then."""
 
 DEATHS_MAX = 5
@@ -54,7 +55,9 @@ LIVED_S = 60.0
 LISTED_S = 5.0
 """Time limit of a list of models while the server starts."""
 
-LINES_KEPT, LINE_BYTES_MAX, REASON_CHARS = 200, 4096, 300
+LINES_KEPT = 200
+LINE_BYTES_MAX = 4096
+REASON_CHARS = 300
 """Last lines of the server's output in which the reason for its end is looked for, the longest of them, and of it."""
 
 SERVE_OPTIONS = ("--enable-prompt-tokens-details",)
@@ -144,13 +147,16 @@ class VllmServer:
             raise ConfigError(
                 f"every program that reaches {place.host} could ask vLLM there; allow that with --plain-tcp"
             )
-        self.place, self._settings = place, settings
+        self.place = place
+        self._settings = settings
         self._address = ApiAddress.of(configs[0])
         frames = max(config.answer.memory.frames for config in configs)
         self._command = [path, *serve_arguments(models[0], frames, place), *settings.options]
         self._process: subprocess.Popen[bytes] | None = None
         self._last_lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self._stopping, self._ready, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._stopping = threading.Event()
+        self._ready = threading.Event()
+        self._ended = threading.Event()
 
     @contextlib.contextmanager
     def running(self, controls: Iterable[RunControl], report: Callable[[str], None]) -> Iterator[None]:
@@ -159,7 +165,8 @@ class VllmServer:
         `controls` of its cameras get the error if it dies again and again; `report` takes a line for the user. Raises
         StageDied if it ends before it was ready, or takes longer than `start_s`.
         """
-        self._controls, self._report = list(controls), report
+        self._controls = list(controls)
+        self._report = report
         thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
         try:
             report(f"starting vLLM at {self.place.url}")
@@ -201,7 +208,8 @@ class VllmServer:
 
     def _serve(self) -> None:
         """Run the server, in a thread, and start it again after a death once it was ready."""
-        deaths, waits = 0, Backoff()
+        deaths = 0
+        waits = Backoff()
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:
@@ -211,7 +219,8 @@ class VllmServer:
             if self._stopping.is_set() or not self._ready.is_set():
                 break
             if time.monotonic() - began_s > LIVED_S:
-                deaths, waits = 0, Backoff()
+                deaths = 0
+                waits = Backoff()
             deaths += 1
             if deaths > DEATHS_MAX:
                 for control in self._controls:

@@ -124,7 +124,8 @@ class GuardedServer:
 
     async def _open(self, connection: _Connection) -> None:
         """Serve an accepted connection, after its TLS handshake if there is one."""
-        config, state = self._server.config, self._server.server_state
+        config = self._server.config
+        state = self._server.server_state
         with suppress(OSError):  # it left, or speaks no TLS
             connection.transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: H11Protocol(config, state, self._server.lifespan.state), connection.socket, ssl=config.ssl

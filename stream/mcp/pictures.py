@@ -28,7 +28,8 @@ MOST_TILES = FRAME_TILES_MAX // 4
 def with_tokens(picture: ReceivedPicture) -> bytes:
     """Return the JPEG of a picture with its tokens drawn: what the model sees coarsely is coarse and darker. Raises
     TransportError for an invalid map or JPEG."""
-    frame_map, cells = picture.map, picture.map.rows * picture.map.cols
+    frame_map = picture.map
+    cells = picture.map.rows * picture.map.cols
     if len(frame_map.relevance) != cells or len(frame_map.regions) % 6 or not 0 <= picture.level < LEVELS:
         raise TransportError(INVALID)
     if cells > MOST_TILES:

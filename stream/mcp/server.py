@@ -182,7 +182,8 @@ def make_server(page: CameraPage) -> MCPServer:
 
 def _report(event: dict[str, Any], camera: str) -> dict[str, Any]:
     """Return what an agent gets of an event: its camera, its time for people and in ISO 8601, and its fields."""
-    at, unix_ns = event.get("time"), event.get("unix_ns")
+    at = event.get("time")
+    unix_ns = event.get("unix_ns")
     times = {}
     with suppress(ValueError, OverflowError, OSError):  # a page of another version
         if isinstance(at, str):
@@ -196,7 +197,8 @@ def _report(event: dict[str, Any], camera: str) -> dict[str, Any]:
 
 def _moment(moment: dict[str, Any]) -> dict[str, Any]:
     """Return what an agent gets of a moment, with its time in ISO 8601."""
-    at, time = moment.get("unix_ms"), {}
+    at = moment.get("unix_ms")
+    time = {}
     with suppress(ValueError, OverflowError, OSError):  # a page of another version
         if isinstance(at, int):
             time = {"time": iso_time(at)}

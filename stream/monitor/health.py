@@ -136,7 +136,8 @@ class RunMonitor:
     def follow(self, run: RunHandle) -> None:
         """Called once the run is made: it is asked for its figures, drops and processes from now on."""
         with self._lock:
-            self._run, self._statistics = run, run.statistics
+            self._run = run
+            self._statistics = run.statistics
             self._paced = self._paced or run.source_info.live
 
     def add(self, event: Event) -> None:
@@ -258,10 +259,13 @@ class RunMonitor:
             if event.map is not None:
                 self._grid = event.map.rows, event.map.cols
         elif isinstance(event, (AnswerDeltaEvent, AnswerPoint, YesNoResult)):
-            self._progress_ns, self._ready, self._answers_error = now_ns, True, None
+            self._progress_ns = now_ns
+            self._ready = True
+            self._answers_error = None
             self._restarting.pop(ANSWERS, None)
         elif isinstance(event, Started):
-            self._started, self._query = event, event.query
+            self._started = event
+            self._query = event.query
             self._known_world = _known_world(self._config.answer)
         elif isinstance(event, QueryChanged) and event.error is None:
             self._query = event.query
@@ -270,7 +274,8 @@ class RunMonitor:
         elif isinstance(event, Restarted):
             self._restarting[event.process] = event.cause
         elif isinstance(event, Notice) and event.code == ANSWERS_LOST:
-            self._ready, self._answers_error = False, event.message
+            self._ready = False
+            self._answers_error = event.message
         elif isinstance(event, Notice) and event.code == STORE_LOST:
             self._started = replace(self._started, backend=CPU)
         elif isinstance(event, Summary):

@@ -54,7 +54,8 @@ def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) 
     Returns:
         bool [N]; all true if less than a second would be left.
     """
-    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    start_ns = round(start_s * 1e9)
+    end_ns = round(end_s * 1e9)
     # a run is measured whole if less than this would be left of it
     if at_ns.size < 2 or at_ns[-1] - at_ns[0] < start_ns + end_ns + 1_000_000_000:
         return np.ones(at_ns.size, dtype=bool)

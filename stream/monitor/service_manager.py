@@ -12,7 +12,8 @@ from dataclasses import dataclass
 SOCKET = "NOTIFY_SOCKET"
 """Environment variable of the socket that systemd listens at; absent if it expects no notifications."""
 
-WATCHDOG_US, WATCHDOG_PID = "WATCHDOG_USEC", "WATCHDOG_PID"
+WATCHDOG_US = "WATCHDOG_USEC"
+WATCHDOG_PID = "WATCHDOG_PID"
 
 POLL_S = 1.0
 
@@ -55,7 +56,8 @@ class ServiceManager:
         address = environment.get(SOCKET)
         if not address:
             return None
-        microseconds, watchdog_pid = environment.get(WATCHDOG_US, ""), environment.get(WATCHDOG_PID)
+        microseconds = environment.get(WATCHDOG_US, "")
+        watchdog_pid = environment.get(WATCHDOG_PID)
         fed = microseconds.isdigit() and int(microseconds) > 0 and watchdog_pid in (None, str(os.getpid()))
         return cls(address, int(microseconds) / 1e6 if fed else None, state)
 

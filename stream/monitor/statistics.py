@@ -206,7 +206,8 @@ class RunStatistics:
 
     def add(self, event: Event) -> None:
         """Adds the next event of the run."""
-        now_ns, totals = self._clock.now_ns(), self.totals
+        now_ns = self._clock.now_ns()
+        totals = self.totals
         with self._lock:
             if isinstance(event, FrameReady):
                 self._add_frame(event)
@@ -252,11 +253,13 @@ class RunStatistics:
         self, dropped: Mapping[str, int] = NOTHING, memory_bytes: Mapping[str, int] = NOTHING
     ) -> StatisticsSnapshot:
         """The statistics now. `dropped` by queue and cause, `memory_bytes` by process."""
-        now_ns, totals = self._clock.now_ns(), self.totals
+        now_ns = self._clock.now_ns()
+        totals = self.totals
         with self._lock:
             table = np.array(self._recent, dtype=np.int64).reshape(-1, 4)
             table = table[table[:, READY] > now_ns - WINDOW_NS]
-            newest, answer = self._newest, self._answer
+            newest = self._newest
+            answer = self._answer
             timing = None if answer is None else answer.timing
             ttft = Percentiles.of(self._ttft_ms)
             return StatisticsSnapshot(
@@ -310,9 +313,12 @@ class RunStatistics:
             dropped: Number of dropped messages by queue.
             backend: Backend of the texture store.
         """
-        now_ns, totals = self._clock.now_ns(), self.totals
+        now_ns = self._clock.now_ns()
+        totals = self.totals
         with self._lock:
-            first, newest, frames = self._first, self._newest, max(1, totals.frames)
+            first = self._first
+            newest = self._newest
+            frames = max(1, totals.frames)
             return Summary(
                 frames=totals.frames,
                 duration_s=0.0 if first is None or newest is None else newest.pts_s - first.pts_s,
@@ -340,7 +346,8 @@ class RunStatistics:
             )
 
     def _add_frame(self, event: FrameReady) -> None:
-        recent, totals = self._recent, self.totals
+        recent = self._recent
+        totals = self.totals
         recent.append((event.ready_ns, event.capture_ns, round(event.pts_s * NS_PER_S), round(event.dirty_share * 1e6)))
         while recent[0][READY] <= event.ready_ns - WINDOW_NS:
             recent.popleft()
@@ -383,7 +390,9 @@ class RunStatistics:
 
     def _add_answer(self, event: AnswerPoint) -> None:
         if event.group:
-            before, totals, superseded = self._answer, self.totals, event.superseded_tokens
+            before = self._answer
+            totals = self.totals
+            superseded = event.superseded_tokens
             if before is None or before.group != event.group:
                 # one that began with a check, or in idle time, has no answer to name it
                 self._groups[event.began or ("rebuilt" if event.rebuilt else "check")] += 1

@@ -76,7 +76,8 @@ def _parsed(url: str, password: str | None, ca: str | None) -> Broker:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        parts, port = None, None
+        parts = None
+        port = None
     if parts is None or parts.scheme not in PORTS or not parts.hostname:
         raise ConfigError(f"--mqtt needs an address such as {EXAMPLE}; got {redacted(url)!r}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:

@@ -39,7 +39,8 @@ class BrokerRefuses(Exception):
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}; {remedy}")
-        self.problem, self.remedy = problem, remedy
+        self.problem = problem
+        self.remedy = remedy
 
 
 class BrokerLost(Exception):

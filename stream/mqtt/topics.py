@@ -24,7 +24,8 @@ UNKNOWN = b"None"
 MATCH = "match"
 """Type of the event that a match is in Home Assistant."""
 
-ONLINE, OFFLINE = b"online", b"offline"
+ONLINE = b"online"
+OFFLINE = b"offline"
 
 
 class MqttMessage(NamedTuple):
@@ -259,7 +260,9 @@ def _id_of(name: str) -> str:
 
 def _field_sensor(name: str, node: Node) -> dict[str, Any]:
     """Return the platform of a field, and the template of its state. A null, or a missing field, is unknown."""
-    value, kind = f"value_json.fields.get('{name}')", kind_of(node)  # the name of a field has no quotes
+    # the name of a field has no quotes
+    value = f"value_json.fields.get('{name}')"
+    kind = kind_of(node)
     if kind == "boolean":
         return {"platform": "binary_sensor", "value_template": f"{{{{ iif({value}, 'ON', 'OFF', 'None') }}}}"}
     if kind in ("integer", "number"):

@@ -14,7 +14,8 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|d|\Z)")
 def parse_duration(option: str, text: str) -> float:
     """Read a duration above 0; a number alone is seconds. Raises ConfigError, which names the option."""
     compact_text = "".join(text.split()).lower()
-    seconds, at = 0.0, 0
+    seconds = 0.0
+    at = 0
     while part := _PART.match(compact_text, at):
         seconds += float(part[1]) * _SECONDS[part[2] or "s"]
         at = part.end()

@@ -33,7 +33,8 @@ class ScheduleSpan:
     def contains(self, unix_s: float) -> bool:
         """Return whether a Unix time lies in it."""
         local = datetime.fromtimestamp(unix_s, self.zone)
-        minute, today = local.hour * 60 + local.minute, local.weekday()
+        minute = local.hour * 60 + local.minute
+        today = local.weekday()
         if self.begin < self.end:
             return today in self.days and self.begin <= minute < self.end
         return (today in self.days and minute >= self.begin) or ((today - 1) % 7 in self.days and minute < self.end)
@@ -92,7 +93,8 @@ def _days(text: str | None, span: str) -> frozenset[int]:
         first, _, last = part.partition("-")
         if first not in DAYS or (last or first) not in DAYS:
             raise ValueError(f"should have days of {', '.join(DAYS)}, as mon-fri or sat,sun, got {part!r} in {span!r}")
-        begin, end = DAYS.index(first), DAYS.index(last or first)
+        begin = DAYS.index(first)
+        end = DAYS.index(last or first)
         days.update(day % 7 for day in range(begin, end + 1 + 7 * (end < begin)))
     return frozenset(days)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-ANSWER, MATCH, OUTAGE = "answer", "match", "outage"
+ANSWER = "answer"
+MATCH = "match"
+OUTAGE = "outage"
 
 KINDS = (ANSWER, MATCH, OUTAGE)
 """Kinds of moments."""

@@ -181,7 +181,8 @@ class Recap:
             has_gap = bool(piece) and note.since_ms - piece[-1].until_ms > GAP_MS
             if piece and (has_gap or piece_tokens + tokens > self._tokens_max):
                 yield piece
-                piece, piece_tokens = [], empty
+                piece = []
+                piece_tokens = empty
             piece.append(note)
             piece_tokens += tokens
         if piece:
@@ -225,7 +226,8 @@ class Recap:
         self._on_progress(RecapProgress(self._replies, self._requests))
         self._replies += 1
         text = printable(self._model.complete(_prompt(template, camera, notes)))
-        since_ms, until_ms = min(note.since_ms for note in notes), max(note.until_ms for note in notes)
+        since_ms = min(note.since_ms for note in notes)
+        until_ms = max(note.until_ms for note in notes)
         return Statement(camera, since_ms, until_ms, sum(note.moments for note in notes), text)
 
 

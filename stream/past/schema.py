@@ -230,7 +230,8 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
 
 def _statements(script: str) -> list[str]:
     """Return the statements of a script: `executescript` would commit the transaction that it runs in."""
-    statements, rest = [], ""
+    statements = []
+    rest = ""
     for line in script.splitlines(keepends=True):
         rest += line
         if sqlite3.complete_statement(rest):

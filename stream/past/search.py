@@ -60,7 +60,8 @@ class Query:
         """
         if len(text) > CHARS_MAX:
             raise PastError(f"a search has at most {CHARS_MAX} characters, not {len(text)}")
-        matches, parts = [], []
+        matches = []
+        parts = []
         for phrase, word in _TERM.findall(text):
             term = "".join(char for char in phrase or word if char.isprintable())
             if not any(char.isalnum() for char in term):

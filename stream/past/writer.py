@@ -35,7 +35,8 @@ WAITING_BYTES = 32 << 20
 IDLE_S = 60.0
 """Time without records after which the limits of age and size are enforced all the same."""
 
-RETRY_S, RETRY_MAX_S = 1.0, 60.0
+RETRY_S = 1.0
+RETRY_MAX_S = 60.0
 """Wait before a file that could not be written is tried again, which doubles with each further failure; the longest."""
 
 CLOSE_LIMIT_S = 5.0
@@ -133,12 +134,15 @@ class PastWriter:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing, IDLE_S)
             if self._closing:
-                is_over, self._final_attempt = self._final_attempt, self._failures > 0
+                is_over = self._final_attempt
+                self._final_attempt = self._failures > 0
                 return bool(self._waiting) and not is_over
-            pause_s, at_once = self._batch_s, BATCH_RECORDS
+            pause_s = self._batch_s
+            at_once = BATCH_RECORDS
             if self._failures:
                 first_s, longest_s = self._retry_s
-                pause_s, at_once = min(longest_s, first_s * 2 ** min(self._failures - 1, 10)), WAITING_RECORDS + 1
+                pause_s = min(longest_s, first_s * 2 ** min(self._failures - 1, 10))
+                at_once = WAITING_RECORDS + 1
             if self._waiting:
                 self._changed.wait_for(lambda: len(self._waiting) >= at_once or self._closing, pause_s)
             return True
@@ -155,7 +159,8 @@ class PastWriter:
             store = self._opened()
             if batch:
                 store.write(batch)
-            count, batch = len(batch), []
+            count = len(batch)
+            batch = []
             self.records_written += count
             store.retain(self._unix_ms(), count)
         except (PastError, sqlite3.Error) as error:
@@ -165,7 +170,9 @@ class PastWriter:
             return
         if self._reported is not None:
             logs.say(f"{self.path!r} takes moments again", event="remember", path=self.path)
-        self._failures, self._reported, self._final_attempt = 0, None, False
+        self._failures = 0
+        self._reported = None
+        self._final_attempt = False
 
     def _opened(self) -> PastStore:
         """Return the store; opened anew if its file was removed or replaced."""

@@ -228,12 +228,16 @@ def token_packets(message: AnyTokenMessage, parts: Sequence[Part], take: TakePix
     _check_finite(kind, relevance)
     frames = _frames_of(message, len(regions), len(superseded))
     packets: list[TokenPacket] = []
-    end, superseded_end, place = 0, 0, message.place
+    end = 0
+    superseded_end = 0
+    place = message.place
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
-        rows, end = slice(end, end + frame.regions), end + frame.regions
+        rows = slice(end, end + frame.regions)
+        end = end + frame.regions
         at = None if place is None else replace(place, frame=place.frame - before)
         columns = regions[rows], relevance[rows], pixels[rows]
-        begin, superseded_end = superseded_end, superseded_end + frame.superseded
+        begin = superseded_end
+        superseded_end = superseded_end + frame.superseded
         packets.append(
             TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, superseded[begin:superseded_end])
         )
@@ -243,7 +247,9 @@ def token_packets(message: AnyTokenMessage, parts: Sequence[Part], take: TakePix
 def _frames_of(message: AnyTokenMessage, regions: int, superseded_tokens: int) -> list[EarlierFrame]:
     """Return the frames among which a message divides its regions and superseded tokens, its own last. Raises
     TransportError if the numbers do not match."""
-    kind, place, earlier_frames = type(message).__name__, message.place, message.earlier
+    kind = type(message).__name__
+    place = message.place
+    earlier_frames = message.earlier
     own_superseded = superseded_tokens - sum(frame.superseded for frame in earlier_frames)
     if own_superseded < 0:
         raise TransportError(
@@ -442,7 +448,8 @@ def _matches(shape: tuple[int, ...], expected: tuple[int | str, ...], lengths: d
 
 def _array(kind: str, spec: ArraySpec, part: Part) -> Array:
     dtype = np.dtype(spec.dtype)
-    expected_bytes, got_bytes = math.prod(spec.shape) * dtype.itemsize, memoryview(part).nbytes
+    expected_bytes = math.prod(spec.shape) * dtype.itemsize
+    got_bytes = memoryview(part).nbytes
     if got_bytes != expected_bytes:
         raise TransportError(
             f"{kind} announces {spec.dtype}{list(spec.shape)}, {expected_bytes} bytes, and came with {got_bytes}"

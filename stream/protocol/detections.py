@@ -57,7 +57,8 @@ class DetectedBoxes:
     def select(self, flags: npt.NDArray[np.bool_]) -> DetectedBoxes:
         """Return the boxes of these flags, bool [N]."""
         at = flags.nonzero()[0].tolist()
-        labels, scores = tuple(self.labels[index] for index in at), tuple(self.scores[index] for index in at)
+        labels = tuple(self.labels[index] for index in at)
+        scores = tuple(self.scores[index] for index in at)
         return replace(self, boxes=self.boxes[at], labels=labels, scores=scores)
 
 

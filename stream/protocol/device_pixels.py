@@ -65,7 +65,8 @@ class LocalPixels:
 
     def take(self, place: PixelPlace, count: int) -> torch.Tensor:
         with self._lock:
-            pixels, self._pixels = self._pixels, None
+            pixels = self._pixels
+            self._pixels = None
             if pixels is None or place.number != self._number or len(pixels) != count:
                 raise TransportError(f"the pixels of packet {place.number} are not there, or not of {count} regions")
             return pixels

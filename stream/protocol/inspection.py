@@ -37,7 +37,8 @@ HEADER = struct.Struct("<BBHI")
 STEPS = 65535
 """Steps of a map between its lowest and highest value."""
 
-SIGNED, POSITIVE = (-1.0, 1.0), (0.0, 1.0)
+SIGNED = (-1.0, 1.0)
+POSITIVE = (0.0, 1.0)
 
 
 class PictureToInspect(msgspec.Struct, frozen=True):
@@ -142,7 +143,8 @@ def inspected_frame(
         tokens: number of tokens that the model reads; None if it is that of the regions.
         query: question that the maps belong to.
     """
-    relevance, grid = frame.relevance.cpu().numpy(), view.grid
+    relevance = frame.relevance.cpu().numpy()
+    grid = view.grid
     named_maps = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
     if maps is not None:
         named_maps = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
@@ -266,7 +268,8 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
             {"level": level, "type": kind, "bytes": len(data)} for level, (kind, data) in sorted(pictures.items())
         ],
     }
-    group, tokens = frame.group, b""
+    group = frame.group
+    tokens = b""
     if group is not None:
         times_ns, at = np.unique(group.shown_ns, return_inverse=True)
         tokens = np.column_stack([group.regions, at, group.superseded]).astype("<i2").tobytes()
@@ -324,7 +327,8 @@ def read_inspection(message: bytes) -> ReadInspection:
 
 
 def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection:
-    shape, map_bytes = (head["rows"], head["cols"]), 2 * head["rows"] * head["cols"]
+    shape = (head["rows"], head["cols"])
+    map_bytes = 2 * head["rows"] * head["cols"]
     group_tokens = head["group"]["tokens"] if "group" in head else 0
     expected = at + map_bytes * len(head["maps"]) + 6 * head["regions"] + 10 * group_tokens
     expected += sum(entry["bytes"] for entry in head["levels"])

@@ -132,7 +132,9 @@ class PictureExchange:
     def put(self, frame: ViewedFrame) -> None:
         """Put a frame, in place of one that has not been taken."""
         with self._changed:
-            previous, self._frame, self._request = self._frame, frame, None
+            previous = self._frame
+            self._frame = frame
+            self._request = None
             self._changed.notify()
         if previous is not None:
             self.give_back(previous)
@@ -147,7 +149,8 @@ class PictureExchange:
         """Remove and return the newest frame; None if none arrived within the time limit."""
         with self._changed:
             self._changed.wait_for(lambda: self._frame is not None, timeout_s)
-            frame, self._frame = self._frame, None
+            frame = self._frame
+            self._frame = None
             return frame
 
 

@@ -18,12 +18,14 @@ from stream.recording.clip_manifest import CLIP_NAME, MANIFEST, read_manifest
 from stream.recording.mp4_boxes import whole_length
 from stream.recording.writable import write_obstacle
 
-PICTURE, VIDEO = ".jpg", ".mp4"
+PICTURE = ".jpg"
+VIDEO = ".mp4"
 
 PART = ".part"
 """Suffix of a file that is being written; its name begins with a dot."""
 
-FILE_MODE, FOLDER_MODE = 0o600, 0o700
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
 """Clips show people: other users of the machine cannot read them."""
 
 DELETED_MAX = 256
@@ -85,7 +87,8 @@ class ClipFolder:
     def free_stem(self, stem: str) -> str:
         """Return a name without suffix that no file of the folder has: `stem`, or with a number after it."""
         names = set(os.listdir(self.folder_fd))
-        number, free = 1, stem
+        number = 1
+        free = stem
         while {free + PICTURE, free + VIDEO, part_of(free + PICTURE), part_of(free + VIDEO)} & names:
             number += 1
             free = f"{stem}-{number}"
@@ -176,7 +179,8 @@ class ClipFolder:
 
     def _read(self) -> None:
         """Read the manifest; forget the names of files that are gone."""
-        names, entries = read_manifest(self.path), {}
+        names = read_manifest(self.path)
+        entries = {}
         present = set(os.listdir(self.folder_fd))
         for name in filter(present.__contains__, names):
             with suppress(OSError):

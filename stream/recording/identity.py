@@ -218,11 +218,13 @@ class AnswerProvenance(msgspec.Struct, frozen=True):
 def answer_provenance(config: Config) -> str:
     """Return the provenance of this process's answers as JSON; to be called once its model is loaded."""
     settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS})
-    name, threads = config.answer.model, 1
+    name = config.answer.model
+    threads = 1
     if config.answer.api.url is None:
         import torch
 
-        name, threads = _absolute_name(name), torch.get_num_threads()
+        name = _absolute_name(name)
+        threads = torch.get_num_threads()
     provenance = AnswerProvenance(version("arr-coc-stream"), name, weights_of(config), threads, settings)
     return msgspec.json.encode(provenance).decode()
 

@@ -263,7 +263,8 @@ def _compare(path: Path, previous: Mapping[str, str], current: Mapping[str, str]
     differences = [name for name in {**current, **previous} if previous.get(name) != current.get(name)]
     if not differences:
         return
-    name, others = differences[0], len(differences) - 1
+    name = differences[0]
+    others = len(differences) - 1
     also = f" (and {others} more differ)" if others else ""
     raise ResumeError(
         f"{str(path)!r} is of a run with {name} {previous.get(name, 'unset')}, and this one has "
@@ -311,7 +312,8 @@ def could_continue(journal: Journal) -> bool:
 
 def _obstacle(config: Config) -> str | None:
     """Return the reason that a run with this configuration cannot be continued; None if it can."""
-    paths, pipeline = config.output.paths, config.pipeline
+    paths = config.output.paths
+    pipeline = config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
     if any(path == STDOUT or _is_folder(path) for path in paths):

@@ -31,7 +31,8 @@ def boxes(data: bytes | bytearray | memoryview, start: int = 0, end: int | None 
         size, kind = _BOX.unpack_from(data, start)
         content = start + _BOX.size
         if size == 1 and content + _LARGE.size <= end:
-            size, content = _LARGE.unpack_from(data, content)[0], content + _LARGE.size
+            size = _LARGE.unpack_from(data, content)[0]
+            content = content + _LARGE.size
         if size < content - start:  # to the end of the file (0), or damaged
             size = end - start
         yield Mp4Box(kind, start, content, start + size)

@@ -115,13 +115,16 @@ class Recorder:
     def take_notice(self) -> Notice | None:
         """Return, once, the notice that the recording ended before the run, with the reason."""
         with self._changed:
-            notice, self._notice = self._notice, None
+            notice = self._notice
+            self._notice = None
             return notice
 
     def close(self) -> None:
         """Wait until everything is written, at most CLOSE_LIMIT_S. Idempotent."""
         with self._changed:
-            closed, self._closed, self._over = self._closed, True, True
+            closed = self._closed
+            self._closed = True
+            self._over = True
             self._changed.notify()
         if closed:
             return

@@ -185,7 +185,8 @@ def serve_answers(
 def _service_state(config: Config, statistics: ServerStatistics, control: RunControl) -> ServiceState:
     """Return the state of the server: ready with its model, and alive unless a turn is served without a word for too
     long."""
-    figures, loading = statistics.figures(), statistics.state == LOADING
+    figures = statistics.figures()
+    loading = statistics.state == LOADING
     status = "loading the model" if loading else f"{counted(figures.clients, 'client')}, {figures.waiting} waiting"
     alive = loading or figures.silent_s <= config.pipeline.timeout_s
     return ServiceState("draining" if control.ending else status, ready=not loading, alive=alive)

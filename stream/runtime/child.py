@@ -43,7 +43,8 @@ BOOTSTRAP = (
 BEAT_S = 0.25
 """Time between two beats."""
 
-LOADING, READY = b".", b"!"
+LOADING = b"."
+READY = b"!"
 """Contents of a beat. A process that is still loading is not expected to beat regularly."""
 
 

@@ -169,7 +169,8 @@ class FrameProcess:
 
     def _start(self) -> ChildProcess:
         """Sets a frame process to work: the spare one, or a new one if that is not there or has died."""
-        child, self._spare = self._spare or self._new(), None
+        child = self._spare or self._new()
+        self._spare = None
         if child.exit_error() is not None:
             child.stop()
             child = self._new()

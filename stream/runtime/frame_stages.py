@@ -171,7 +171,8 @@ class FrameStages:
         self._group = StageGroup(self._control)
         self._reports = self.reports()
         self._resources = ExitStack()
-        output, self.picture_endpoints = config.output, pictures_to or PictureEndpoints()
+        output = config.output
+        self.picture_endpoints = pictures_to or PictureEndpoints()
         if pictures_to is None and (output.web is not None or output.heatmap is not None):
             self.picture_endpoints = picture_endpoints(output, self._resources.enter_context(private_directory()))
         if self._overlays is not None:
@@ -271,15 +272,14 @@ class FrameStages:
             try:
                 exchanges = tuple(thread.exchange for thread in pictures)
                 endpoint, restarts = self._start_answer(stack, transport)
-                endpoint, received = self._shared_pixels(stack, endpoint), self._received(events, restarts)
+                endpoint = self._shared_pixels(stack, endpoint)
+                received = self._received(events, restarts)
                 observers: tuple[Callable[[Event], None], ...] = ()
                 if recorder is not None:
                     endpoint = replace(endpoint, observer=LinkRecorder(recorder, endpoint.snapshot), pixels=None)
                     statistics = RunStatistics(self._clock, self._info.fps)
-                    observers, received = (
-                        (statistics.add, recorder.event),
-                        self._recorded(received, recorder, statistics),
-                    )
+                    observers = (statistics.add, recorder.event)
+                    received = self._recorded(received, recorder, statistics)
                 self._start_frame_stages(transport, exchanges, endpoint, observers)
                 yield received
             finally:
@@ -308,7 +308,8 @@ class FrameStages:
             yield data
             if (notice := recorder.take_notice()) is not None:
                 yield pack_event(notice)
-        control, backend = self._control, "cpu" if self._updater.fallbacks else self._backend
+        control = self._control
+        backend = "cpu" if self._updater.fallbacks else self._backend
         error = None if control.failure is None else describe(control.failure)
         recorder.event(statistics.summary(control.outcome, error, self._group.drops, backend))
 
@@ -354,7 +355,9 @@ class FrameStages:
         endpoint: AnswerEndpoint,
         observers: tuple[Callable[[Event], None], ...],
     ) -> None:
-        plan, control, clock = self._plan, self._control, self._clock
+        plan = self._plan
+        control = self._control
+        clock = self._clock
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
         motions: SlotTable[TileMotion] = SlotTable(MOTIONS)
         client = replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels)
@@ -436,7 +439,8 @@ def _segment_recorder(output: OutputConfig, *, copies: bool) -> SegmentRecorder 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
     """Limits torch and OpenCV to one thread a stage: their pools would take the answer process's cores."""
-    torch_threads, cv2_threads = torch.get_num_threads(), cv2.getNumThreads()
+    torch_threads = torch.get_num_threads()
+    cv2_threads = cv2.getNumThreads()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     try:

@@ -96,13 +96,15 @@ class RunPlan:
         Raises:
             ConfigError: A detector's address cannot be used.
         """
-        pipeline, answer = config.pipeline, config.answer
+        pipeline = config.pipeline
+        answer = config.answer
         paced = info.live or config.capture.realtime
         holds_frames = paced and pipeline.steady and config.output.publish is None  # a robot wants them at once
         lockstep = not paced and pipeline.answers == "lockstep"
         restart = info.live if pipeline.restart is None else pipeline.restart
         waits_for_server = answer.server is not None and pipeline.restart is None
-        no_target, no_cancel = answer.target_ms is not None and lockstep, answer.on_cut == "cancel" and lockstep
+        no_target = answer.target_ms is not None and lockstep
+        no_cancel = answer.on_cut == "cancel" and lockstep
         return cls(
             paced=paced,
             realtime=config.capture.realtime and not info.live,
@@ -164,7 +166,8 @@ class RunPlan:
 
     def make_run_budget(self) -> RunBudget | None:
         """Returns what moves the budget in the run, None if nothing does."""
-        latency, quality = self.make_latency_controller(), self.make_quality_controller()
+        latency = self.make_latency_controller()
+        quality = self.make_quality_controller()
         return None if latency is None and quality is None else RunBudget(latency, quality)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
@@ -286,7 +289,8 @@ def _group_options(config: Config) -> GroupOptions | None:
 
 def _glance_options(config: Config) -> GlanceOptions | None:
     """Return None if no frame is glanced at, with any model."""
-    answer, glance = config.answer, config.answer.glance
+    answer = config.answer
+    glance = config.answer.glance
     if glance.enabled is False or answer.encode not in NEEDS_TOKENS_ONLY:
         return None
     keep = KEEP_OVERVIEW if answer.overview == "auto" else answer.overview == "keep"

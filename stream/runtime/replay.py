@@ -151,7 +151,8 @@ class Replay:
         if isinstance(record, SessionStarted):
             self._rebaser.live = record.live
             self._rebaser.next_epoch(0)
-            self._last, self._recorded = -1, None
+            self._last = -1
+            self._recorded = None
         elif isinstance(record, SentMessage):
             self._send(record)
         elif isinstance(record, ReceivedMessage):
@@ -200,7 +201,9 @@ class Replay:
         else:
             self._packet = frame_packet(message, parts)
         self._checks = message.checks
-        self._wants_answer, self._history, self._previous = message.wants_answer, message.history, message.previous
+        self._wants_answer = message.wants_answer
+        self._history = message.history
+        self._previous = message.previous
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message
@@ -278,7 +281,8 @@ class Replay:
         assert question.stats is not None
         tokens = question.stats.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)
-        check, self._last = message.answer == self._last, message.answer
+        check = message.answer == self._last
+        self._last = message.answer
         self._packet = None
         return ReplayedAnswer(
             answer=message.answer,
@@ -332,7 +336,8 @@ def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: st
 
     Raises RecordingError if it is another one, and what `load_answer_model` raises.
     """
-    name, opened = config.answer.model, None
+    name = config.answer.model
+    opened = None
     if config.answer.api.url is None:
         import torch
 

@@ -452,7 +452,8 @@ class RunContinuity:
 
     def note_source(self, report: SourceOpened) -> None:
         """Notes that the present frame worker has opened its source."""
-        self.backend, self.kernel = report.backend, report.kernel
+        self.backend = report.backend
+        self.kernel = report.kernel
         self._rebaser.live = report.info.live
 
     def note_drops(self, drops: Mapping[str, int]) -> None:
@@ -544,7 +545,8 @@ class EventRebaser:
         if self._frames or self._answers or self._shift_s:
             event = self._shifted(event)
         if isinstance(event, FrameReady):
-            self._next_frame, self._last = event.frame_index + 1, event
+            self._next_frame = event.frame_index + 1
+            self._last = event
         elif (answer := asdict(event).get("answer")) is not None:
             self._next_answer = max(self._next_answer, answer + 1)
         return event
@@ -562,5 +564,7 @@ class EventRebaser:
         """Another frame worker begins: the media time that a file is at by now; None for the first one."""
         if self._last is None:
             return None
-        self._frames, self._answers, self._after_restart = self._next_frame, self._next_answer, True
+        self._frames = self._next_frame
+        self._answers = self._next_answer
+        self._after_restart = True
         return self._last.pts_s + max(0, now_ns - self._last.capture_ns) / NS_PER_S

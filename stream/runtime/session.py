@@ -167,7 +167,8 @@ def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
 
 def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
     """Returns the number of frames of the source, as far as its container, the part to read and the limit show it."""
-    frames, limit = info.frames, capture.max_frames
+    frames = info.frames
+    limit = capture.max_frames
     if info.fps is not None and info.duration_ns is not None and (capture.start_s or capture.duration_s):
         left_s = max(0.0, info.duration_ns / 1e9 - capture.start_s)
         frames = round(min(left_s, capture.duration_s or left_s) * info.fps)

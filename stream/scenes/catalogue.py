@@ -33,7 +33,9 @@ SIGNS: tuple[tuple[str, float, RGB], ...] = (
 """Word, the middle of its sign as a share of the street's width, ink."""
 
 _SEED = 4
-_ROOFS, _PAVEMENT, _SIGN_HEIGHT = 0.16, 0.80, 0.46
+_ROOFS = 0.16
+_PAVEMENT = 0.80
+_SIGN_HEIGHT = 0.46
 _HOUSES = 5
 _CAPITALS = 0.058
 _PLATE: RGB = (214, 208, 196)
@@ -67,7 +69,8 @@ def sign_box_px(word: str, width_px: int, height_px: int) -> Box:
     """The box around a word of `SIGNS` on a street of that size. Raises KeyError for other words."""
     shares = {sign[0]: sign[1] for sign in SIGNS}
     width, height = _lettering(word, height_px).size_px
-    left, top = round(shares[word] * width_px - width / 2), round(_SIGN_HEIGHT * height_px - height / 2)
+    left = round(shares[word] * width_px - width / 2)
+    top = round(_SIGN_HEIGHT * height_px - height / 2)
     return float(left), float(top), float(left + width), float(top + height)
 
 
@@ -80,10 +83,12 @@ def _house(rng: np.random.Generator, front: Image) -> None:
     """A front of one colour with rows of windows, drawn into the part of the picture that it fills."""
     height, width = front.shape[:2]
     front[:] = muted_colour(rng)
-    glass, cols = muted_colour(rng), int(rng.integers(3, 6))
+    glass = muted_colour(rng)
+    cols = int(rng.integers(3, 6))
     for row in (0.08, 0.66):
         for col in range(cols):
-            left, top = round(width * (col + 0.25) / cols), round(height * row)
+            left = round(width * (col + 0.25) / cols)
+            top = round(height * row)
             front[top : top + round(0.22 * height), left : left + round(0.5 * width / cols)] = glass
 
 

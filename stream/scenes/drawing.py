@@ -117,7 +117,8 @@ def _heart() -> Contour:
 
 def _crescent() -> Contour:
     """A disk less a smaller one that lies to its right; the two circles meet at ±54 degrees of the first."""
-    middle, radius = 0.48, 0.82
+    middle = 0.48
+    radius = 0.82
     meet = math.degrees(math.acos((1 - radius**2 + middle**2) / (2 * middle)))
     y = math.sin(math.radians(meet))
     inner = math.degrees(math.atan2(y, math.cos(math.radians(meet)) - middle))
@@ -205,9 +206,12 @@ class SceneObject:
 
     def box_px(self, streak: bool = False) -> tuple[float, float, float, float]:
         """(left, top, right, bottom) around the thing, with its streak if asked."""
-        half_width, half_height = self.width_px / 2, self.size_px / 2
-        left, right = self.x_px - half_width, self.x_px + half_width
-        top, bottom = self.y_px - half_height, self.y_px + half_height
+        half_width = self.width_px / 2
+        half_height = self.size_px / 2
+        left = self.x_px - half_width
+        right = self.x_px + half_width
+        top = self.y_px - half_height
+        bottom = self.y_px + half_height
         if streak:
             left = min(left, self.x_px - self.streak_px) if self.movement == "right" else left
             right = max(right, self.x_px + self.streak_px) if self.movement == "left" else right
@@ -307,7 +311,8 @@ def gradient(width_px: int, height_px: int, first: RGB, second: RGB, angle_deg: 
     y = np.linspace(-0.5, 0.5, height_px, dtype=np.float32)[:, None] * math.sin(math.radians(angle_deg))
     reach = abs(math.cos(math.radians(angle_deg))) + abs(math.sin(math.radians(angle_deg)))
     share = ((x + y) / reach + 0.5)[..., None]
-    start, end = np.asarray(first, np.float32), np.asarray(second, np.float32)
+    start = np.asarray(first, np.float32)
+    end = np.asarray(second, np.float32)
     return np.asarray(start + share * (end - start) + 0.5, dtype=np.uint8)
 
 
@@ -341,7 +346,8 @@ def draw_object(image: Image, thing: SceneObject) -> None:
     if thing.movement != "still":
         _draw_streak(image, thing, rgb)
     if thing.shape == "number":
-        font, text = cv2.FONT_HERSHEY_SIMPLEX, f"{thing.number:02d}"
+        font = cv2.FONT_HERSHEY_SIMPLEX
+        text = f"{thing.number:02d}"
         thickness = max(2, round(thing.size_px / 8))
         (width_px, height_px), _ = cv2.getTextSize(text, font, 1.0, 2)
         scale = min((thing.size_px - thickness) / height_px, (thing.width_px - thickness) / width_px)
@@ -367,8 +373,10 @@ def _draw_streak(image: Image, thing: SceneObject, rgb: RGB) -> None:
     xs = (thing.x_px - dx * thing.streak_px, thing.x_px - dx * start_px)
     ys = (thing.y_px - dy * thing.streak_px, thing.y_px - dy * start_px)
     across_x, across_y = (0.0, half_px) if dx else (half_px, 0.0)
-    x0, x1 = max(0, round(min(xs) - across_x)), min(image.shape[1], round(max(xs) + across_x))
-    y0, y1 = max(0, round(min(ys) - across_y)), min(image.shape[0], round(max(ys) + across_y))
+    x0 = max(0, round(min(xs) - across_x))
+    x1 = min(image.shape[1], round(max(xs) + across_x))
+    y0 = max(0, round(min(ys) - across_y))
+    y1 = min(image.shape[0], round(max(ys) + across_y))
     if x0 >= x1 or y0 >= y1:
         return
     if dx:

@@ -64,7 +64,8 @@ class PacedScene:
         planes = []
         for subsampling, background, mover in zip((1, 2, 2), self._background, self._mover, strict=True):
             plane = background.copy()
-            left, top = self._left_px(frame_index) // subsampling, self._top_px // subsampling
+            left = self._left_px(frame_index) // subsampling
+            top = self._top_px // subsampling
             plane[top : top + mover.shape[0], left : left + mover.shape[1]] = mover
             planes.append(plane)
         return FramePlanes("yuv", tuple(planes), _COLOUR)
@@ -86,7 +87,8 @@ class PacedScene:
         """The circle with its streak, on the ground of the rows that it moves along; those are even from end to end."""
         picture = self._ground()
         draw_object(picture, self._circle.shift(0, self._top_px))
-        rows, cols = slice(self._top_px, self._top_px + self._box_px[0]), slice(0, self._box_px[1])
+        rows = slice(self._top_px, self._top_px + self._box_px[0])
+        cols = slice(0, self._box_px[1])
         return _i420(np.ascontiguousarray(picture[rows, cols]))
 
     @property
@@ -170,11 +172,13 @@ class Actor:
         _, x, y = self.path[max(0, after - 1)]
         movement: Movement = "still"
         if 0 < after < len(self.path):
-            start_s, end_s = times[after - 1], times[after]
+            start_s = times[after - 1]
+            end_s = times[after]
             _, next_x, next_y = self.path[after]
             movement = _movement(next_x - x, next_y - y)
             share = (seconds - start_s) / (end_s - start_s)
-            x, y = x + share * (next_x - x), y + share * (next_y - y)
+            x = x + share * (next_x - x)
+            y = y + share * (next_y - y)
         size_px = self.size * height_px
         return SceneObject(self.shape, self.colour, x * width_px, y * height_px, size_px, movement, self.number)
 
@@ -242,7 +246,8 @@ class Scene:
         if shot_index not in self._backdrops:
             self._backdrops[shot_index] = shot.backdrop(*self._backdrop_size_px(shot))
         backdrop = self._backdrops[shot_index]
-        x0, y0 = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        x0 = shot.pan_px[0] * frame_of_shot
+        y0 = shot.pan_px[1] * frame_of_shot
         image = backdrop[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()
         for thing in things:
             draw_object(image, thing)
@@ -265,8 +270,10 @@ class Scene:
             raise IndexError(f"scene {self.name} has frames 0..{self.frames - 1}, got {frame_index}")
         starts = (0, *self.cuts)
         shot_index = bisect.bisect_right(starts, frame_index) - 1
-        shot, frame_of_shot = self.shots[shot_index], frame_index - starts[shot_index]
-        drift_x, drift_y = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        shot = self.shots[shot_index]
+        frame_of_shot = frame_index - starts[shot_index]
+        drift_x = shot.pan_px[0] * frame_of_shot
+        drift_y = shot.pan_px[1] * frame_of_shot
         things = []
         for actor in shot.actors:
             thing = actor.thing(frame_of_shot / self.fps, self.width_px, self.height_px)
@@ -277,7 +284,8 @@ class Scene:
         shot = self.shots[shot_index]
         if shot.words is None:
             return []
-        dx, dy = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        dx = shot.pan_px[0] * frame_of_shot
+        dy = shot.pan_px[1] * frame_of_shot
         boxes = shot.words(*self._backdrop_size_px(shot))
         return [(word, (left - dx, top - dy, right - dx, bottom - dy)) for word, (left, top, right, bottom) in boxes]
 

@@ -22,7 +22,8 @@ from stream.scenes.drawing import (
 )
 from stream.scenes.textures import add_grain, opencv_face, set_text, stamp
 
-WIDTH_PX, HEIGHT_PX = 768, 512
+WIDTH_PX = 768
+HEIGHT_PX = 512
 """Size of every picture: 24 × 16 tiles."""
 
 _SEED = 11

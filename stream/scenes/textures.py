@@ -72,7 +72,8 @@ def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> 
     boxes = []
     for glyph, x in spots:
         height, width = glyph.mask.shape
-        x0, y0 = x - left, glyph.top_px - top
+        x0 = x - left
+        y0 = glyph.top_px - top
         window = mask[y0 : y0 + height, x0 : x0 + width]
         np.maximum(window, glyph.mask, out=window)
         boxes.append((float(x0), float(y0), float(x0 + width), float(y0 + height)))
@@ -91,8 +92,10 @@ def stamp(image: Image, mask: Mask, left_px: int, top_px: int, rgb: RGB, opacity
         opacity: Share of the colour where the mask is 255.
     """
     height, width = mask.shape
-    x0, y0 = max(0, left_px), max(0, top_px)
-    x1, y1 = min(image.shape[1], left_px + width), min(image.shape[0], top_px + height)
+    x0 = max(0, left_px)
+    y0 = max(0, top_px)
+    x1 = min(image.shape[1], left_px + width)
+    y1 = min(image.shape[0], top_px + height)
     if x0 >= x1 or y0 >= y1:
         return
     share = mask[y0 - top_px : y1 - top_px, x0 - left_px : x1 - left_px, None] * np.float32(opacity / 255)
@@ -171,7 +174,8 @@ def mix_colours(share: Field, first: RGB, second: RGB, width_px: int, height_px:
     Returns:
         uint8 RGB [height_px, width_px, 3].
     """
-    start, end = np.asarray(first, np.float32), np.asarray(second, np.float32)
+    start = np.asarray(first, np.float32)
+    end = np.asarray(second, np.float32)
     small = (start + share[..., None] * (end - start)).astype(np.uint8)
     return np.asarray(cv2.resize(small, (width_px, height_px), interpolation=cv2.INTER_LINEAR), np.uint8)
 
@@ -207,7 +211,9 @@ def plain_surface(rng: np.random.Generator, width_px: int, height_px: int) -> Im
 def fine_print(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """Unreadably small print, on paper of uneven tone: short bars on ruled lines."""
     image = plain_surface(rng, width_px, height_px)
-    line_px, ink, opacity = int(rng.integers(8, 20)), muted_colour(rng), float(rng.uniform(0.2, 0.5))
+    line_px = int(rng.integers(8, 20))
+    ink = muted_colour(rng)
+    opacity = float(rng.uniform(0.2, 0.5))
     mask = np.zeros((height_px, width_px), np.uint8)
     for top in range(line_px // 2, height_px, line_px):
         ends = np.cumsum(rng.integers(line_px // 2, 3 * line_px, size=2 * width_px // line_px + 2))
@@ -269,9 +275,14 @@ def clutter(rng: np.random.Generator, image: Image, count: int, boxes: npt.NDArr
     """
     height, width = image.shape[:2]
     for _ in range(count):
-        x, y = int(rng.integers(width)), int(rng.integers(height))
-        dx, dy = int(rng.integers(-26, 27)), int(rng.integers(-26, 27))
-        left, top, right, bottom = min(x, x + dx) - 4, min(y, y + dy) - 4, max(x, x + dx) + 4, max(y, y + dy) + 4
+        x = int(rng.integers(width))
+        y = int(rng.integers(height))
+        dx = int(rng.integers(-26, 27))
+        dy = int(rng.integers(-26, 27))
+        left = min(x, x + dx) - 4
+        top = min(y, y + dy) - 4
+        right = max(x, x + dx) + 4
+        bottom = max(y, y + dy) + 4
         meets = (boxes[:, 0] < right) & (boxes[:, 2] > left) & (boxes[:, 1] < bottom) & (boxes[:, 3] > top)
         if meets.any():
             continue
@@ -312,8 +323,10 @@ def shadow(image: Image, box_px: Box, depth: float = 0.35) -> None:
     """
     left, top, right, bottom = box_px
     shift = 0.12 * (bottom - top)
-    x0, y0 = max(0, round(left - shift)), max(0, round(top - shift))
-    x1, y1 = min(image.shape[1], round(right + 3 * shift)), min(image.shape[0], round(bottom + 3 * shift))
+    x0 = max(0, round(left - shift))
+    y0 = max(0, round(top - shift))
+    x1 = min(image.shape[1], round(right + 3 * shift))
+    y1 = min(image.shape[0], round(bottom + 3 * shift))
     if x0 >= x1 or y0 >= y1:
         return
     below = image[y0:y1, x0:x1]

@@ -30,14 +30,17 @@ OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (
 """RGB of the inner line of a region's outline, by the level of the longer side. The outer line is dark, so that one of
 the two is visible on any picture."""
 DARK = (24, 24, 40)
-NEW, SUPERSEDED = (255, 130, 240), (255, 96, 64)
+NEW = (255, 130, 240)
+SUPERSEDED = (255, 96, 64)
 """RGB of the inner line if the model has a visual memory: of a new token, and of one that shows an earlier picture."""
 OUTLINE_OPACITY = 0.65
 
 LEAST_WIDTH_PX = 320
 """Least width of a strip; a narrower one has no room for its key."""
 
-BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
+BACKGROUND = (14, 16, 22)
+BRIGHT = "#ffffff"
+MUTED = "#a8b0c0"
 
 LAYERS_A_ROW = 4
 GAP_PX = 4
@@ -172,8 +175,10 @@ def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) 
         A new picture, uint8 RGB [H, W, 3].
     """
     image = Image.fromarray(picture)
-    pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
-    edge_px, step_px = letters.height_px // 4, _step(letters.height_px)
+    pen = ImageDraw.Draw(image)
+    letters = _renderer(_heights(image.width)[0])
+    edge_px = letters.height_px // 4
+    step_px = _step(letters.height_px)
 
     def write(x: float, y: float, text: str) -> None:
         pen.rectangle((x, y, x + letters.width_px(text) + 2 * edge_px, y + step_px - 1), fill=DARK)
@@ -183,7 +188,10 @@ def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) 
         left, right = sorted((box.left * image.width, box.right * image.width))
         top, bottom = sorted((box.top * image.height, box.bottom * image.height))
         if left == right and top == bottom:
-            left, top, right, bottom = left - POINT_PX, top - POINT_PX, right + POINT_PX, bottom + POINT_PX
+            left = left - POINT_PX
+            top = top - POINT_PX
+            right = right + POINT_PX
+            bottom = bottom + POINT_PX
             pen.ellipse((left - 1, top - 1, right + 1, bottom + 1), outline=DARK, fill=style.line)
         else:
             pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
@@ -222,7 +230,8 @@ def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Pi
     small = cv2.resize(image, (panel_px, shown_px), interpolation=cv2.INTER_AREA)
     grey = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     for at, layer in enumerate(layers):
-        left, top = at % across * (panel_px + GAP_PX), at // across * (title_px + shown_px + GAP_PX)
+        left = at % across * (panel_px + GAP_PX)
+        top = at // across * (title_px + shown_px + GAP_PX)
         peak = float(layer.values.max(initial=0.0))
         weight = "" if layer.weight is None else f" × {layer.weight:.2f}"
         title = letters.wrapped(f"{layer.name}{weight}, up to {peak:.2g}", panel_px - letters.height_px, 1)[0]
@@ -255,14 +264,16 @@ def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
     """Return (width, height) of the drawing of a frame of this size, without the strip: its aspect ratio, even sides as
     H.264's 4:2:0 requires."""
     # limits of the long side: small frames are enlarged, so that text can be read, and large ones reduced
-    low, high = (640, 1280)
+    low = 640
+    high = 1280
     long_side = max(width_px, height_px)
     scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
     return max(2, round(width_px * scale / 2) * 2), max(2, round(height_px * scale / 2) * 2)
 
 
 def _pad(image: Picture, rows: int, cols: int) -> Picture:
-    bottom, right = rows * TILE_PX - image.shape[0], cols * TILE_PX - image.shape[1]
+    bottom = rows * TILE_PX - image.shape[0]
+    right = cols * TILE_PX - image.shape[1]
     if bottom <= 0 and right <= 0:
         return image[: rows * TILE_PX, : cols * TILE_PX]
     return cv2.copyMakeBorder(image, 0, max(0, bottom), 0, max(0, right), cv2.BORDER_REPLICATE)
@@ -308,7 +319,8 @@ def _outline(
 ) -> None:
     """Draw a double line around each region, smallest regions last: dark outside, `colour` inside (None: OUTLINES)."""
     lines = picture.copy()
-    first, sides = first_tiles(regions), region_sides(regions)
+    first = first_tiles(regions)
+    sides = region_sides(regions)
     edges_px = np.rint(np.concatenate([first, first + sides], axis=1) * TILE_PX * scale).astype(int)
     for index in np.argsort(-sides.prod(axis=1), kind="stable"):
         top, left, bottom, right = edges_px[index].tolist()
@@ -345,7 +357,8 @@ def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...
     """
     small, large = (_renderer(height) for height in _heights(width_px))
     image = Image.new("RGB", (width_px, strip_height(width_px, items)), BACKGROUND)
-    pen, pad = ImageDraw.Draw(image), small.height_px // 2
+    pen = ImageDraw.Draw(image)
+    pad = small.height_px // 2
     step = _step(small.height_px)
     _draw_key(image, pad, step, items)
     note_px = small.width_px(note)
@@ -369,7 +382,9 @@ def heat_colours(width_px: int) -> Picture:
 
 def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyItem, ...]) -> None:
     small = _renderer(_heights(image.width)[0])
-    pen, side, x = ImageDraw.Draw(image), small.height_px, float(pad_px)
+    pen = ImageDraw.Draw(image)
+    side = small.height_px
+    x = float(pad_px)
     top = (step_px - side) // 2
     for item in items:
         pen.rectangle((x, top, x + side - 1, top + side - 1), fill=item.fill, outline=item.outline)

@@ -45,7 +45,8 @@ def open_services(
 
     Raises OutputError or ConfigError, with all sinks closed again, if a sink cannot be opened.
     """
-    is_shared, monitor = monitor is not None, monitor or RunMonitor(config)
+    is_shared = monitor is not None
+    monitor = monitor or RunMonitor(config)
     at = ServiceOpening(config, monitor, page, resume)
     with ExitStack() as stack:
         sinks = [_register(stack, service.open(at)) for service in SERVICES if service.applies(config.output)]

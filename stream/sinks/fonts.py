@@ -100,9 +100,11 @@ class TextRenderer:
 
     def _runs(self, text: str) -> Iterator[tuple[Font, str]]:
         """Yield the text in runs of one font each; combining marks stay with their letter."""
-        run_font, run = self._fonts[0], ""
+        run_font = self._fonts[0]
+        run = ""
         for character in text:
-            font, symbol = run_font, character
+            font = run_font
+            symbol = character
             if not run or unicodedata.category(character) not in ("Mn", "Me", "Cf"):
                 # the font of a character, and what is drawn for it
                 if character not in self._glyphs:
@@ -112,7 +114,8 @@ class TextRenderer:
             if run and font is not run_font:
                 yield run_font, run
                 run = ""
-            run_font, run = font, run + symbol
+            run_font = font
+            run = run + symbol
         if run:
             yield run_font, run
 
@@ -143,7 +146,8 @@ def has(font: Font, character: str) -> bool:
     if character.isspace():
         return True
     # no font has U+FFFF, so it is drawn as the box for missing characters
-    mask, missing_mask = font.getmask(character), font.getmask("\uffff")
+    mask = font.getmask(character)
+    missing_mask = font.getmask("\uffff")
     return (mask.size, bytes(mask)) != (missing_mask.size, bytes(missing_mask))
 
 

@@ -97,7 +97,8 @@ class HeatmapSink(Sink):
             self._follow(event)
 
     def close(self) -> None:
-        live, self._live = self._live, None
+        live = self._live
+        self._live = None
         try:
             if live is not None:
                 live.close()
@@ -137,7 +138,8 @@ class _Film:
         if self._frame is not None and self._frame[0].frame_index != event.frame_index:
             self._draw_frame()
         if self.shot_ends:
-            self.detections, self.shot_ends = (), False
+            self.detections = ()
+            self.shot_ends = False
         self._frame = event, overlay
 
     def replace(self, overlay: AllocationOverlay) -> None:
@@ -175,7 +177,9 @@ class _LiveFrames:
     """Thread that requests the next frame whenever it has drawn one. The run never waits for it."""
 
     def __init__(self, endpoint: str, film: _Film, layers: tuple[str, ...]) -> None:
-        self._endpoint, self._film, self._layers = endpoint, film, layers
+        self._endpoint = endpoint
+        self._film = film
+        self._layers = layers
         self._events: OrderedDict[int, FrameReady] = OrderedDict()
         self._condition = threading.Condition()
         self.frames = 0
@@ -327,7 +331,8 @@ class _Video:
 
     def add(self, picture: npt.NDArray[np.uint8], pts: int) -> None:
         frame = av.VideoFrame.from_ndarray(_fit(picture, self._stream.width, self._stream.height), format="rgb24")
-        frame.pts, frame.time_base = pts, Fraction(1, CLOCK_HZ)
+        frame.pts = pts
+        frame.time_base = Fraction(1, CLOCK_HZ)
         self._write(frame)
 
     def close(self) -> None:
@@ -357,6 +362,7 @@ def _fit(picture: npt.NDArray[np.uint8], width_px: int, height_px: int) -> npt.N
     scale = min(width_px / width, height_px / height)
     small = cv2.resize(picture, (max(1, round(width * scale)), max(1, round(height * scale))))
     canvas = np.zeros((height_px, width_px, 3), dtype=np.uint8)
-    y, x = (height_px - small.shape[0]) // 2, (width_px - small.shape[1]) // 2
+    y = (height_px - small.shape[0]) // 2
+    x = (width_px - small.shape[1]) // 2
     canvas[y : y + small.shape[0], x : x + small.shape[1]] = small
     return canvas

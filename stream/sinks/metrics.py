@@ -48,7 +48,8 @@ SERVER_HISTOGRAMS = (
     ("server_turn_seconds", "Time that a turn was served.", TURN_BUCKETS_S),
 )
 
-COUNTER, GAUGE = "counter", "gauge"
+COUNTER = "counter"
+GAUGE = "gauge"
 
 Figure = tuple[str, str, str, "float | dict[str, Mapping[str, int]] | None"]
 """Type, name and help of a metric, and its value: None for none now; a mapping of values if the metric has a label."""
@@ -275,7 +276,8 @@ def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -
     yield GAUGE, "ttft_p95_seconds", "From a frame's capture to the first token, over the last 60 answers.", p95_s
     if stats.jitter is not None:
         over = "over the last ten seconds"
-        smoothed_s, std_s = stats.jitter.interarrival_ms / 1e3, stats.jitter.interval_std_ms / 1e3
+        smoothed_s = stats.jitter.interarrival_ms / 1e3
+        std_s = stats.jitter.interval_std_ms / 1e3
         yield GAUGE, "jitter_interarrival_seconds", f"RFC 3550's smoothed estimate, {over}.", smoothed_s
         yield GAUGE, "jitter_interval_std_seconds", f"Standard deviation of output gaps minus PTS gaps, {over}.", std_s
     if sink.holds:
@@ -296,7 +298,8 @@ def _memory(memory_bytes: Mapping[str, int]) -> Figure:
 
 
 def _server_figures(figures: ServerFigures, ready: bool) -> Iterator[Figure]:
-    totals, over = figures.totals, "over the last minute"
+    totals = figures.totals
+    over = "over the last minute"
     yield COUNTER, "server_answers", "Whole answers.", totals.answers
     yield COUNTER, "server_looks", "Looks for watches.", totals.checks
     yield COUNTER, "server_glances", "Looks at an overview before an answer.", totals.glances

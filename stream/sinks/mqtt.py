@@ -41,7 +41,8 @@ from stream.web.viewer import RateLimit
 UNTIL = "until"
 """Name of the watch of `--until`."""
 
-QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
+QUESTIONS_A_SECOND = 2.0
+QUESTIONS_AT_ONCE = 4.0
 
 log = logging.getLogger(__name__)
 

@@ -129,7 +129,8 @@ class MatchCommandSink(Sink):
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._commands = dict(commands)
-        self._limit_s, self._close_limit_s = limit_s, close_limit_s
+        self._limit_s = limit_s
+        self._close_limit_s = close_limit_s
         self._camera = camera
         self._wall_s = wall_s
         self._lock = threading.Lock()

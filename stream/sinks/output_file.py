@@ -30,7 +30,8 @@ from stream.recording.writable import write_obstacle
 from stream.sinks.base import Sink
 from stream.sources.address import STDIN
 
-VIDEO_PLAYLIST, CAPTIONS_PLAYLIST = "video.m3u8", "captions.m3u8"
+VIDEO_PLAYLIST = "video.m3u8"
+CAPTIONS_PLAYLIST = "captions.m3u8"
 """Playlists beside a master playlist of HLS."""
 LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
 """Names of files that playlists list."""
@@ -100,7 +101,8 @@ class OutputFile:
 
     def catch_up(self) -> None:
         """Replace the file by what a continued run has written."""
-        content, self._rewritten = self._rewritten, None
+        content = self._rewritten
+        self._rewritten = None
         if content is None:
             return
         self._has_written = True
@@ -114,7 +116,8 @@ class OutputFile:
         """Close the file. Idempotent. Raises OutputFailed if it was removed during the run."""
         if self._fd is None:
             return
-        fd, self._fd = self._fd, None
+        fd = self._fd
+        self._fd = None
         try:
             if self._is_new and not self._has_written:
                 # remove the created file, unless another program has written or replaced it
@@ -221,7 +224,8 @@ def check_writable(path: str) -> None:
     """Raise OutputError if a file cannot be written at `path`, as far as can be checked without creating anything."""
     parent = Path(path).parent
     if is_hls(path) and not os.path.lexists(parent):  # it will be created
-        path, parent = str(parent), parent.parent
+        path = str(parent)
+        parent = parent.parent
     if parent.exists() and not parent.is_dir():
         raise OutputError(f"cannot write {path!r}: {str(parent)!r} is no folder; name another")
     if os.path.isdir(path) or not parent.exists():

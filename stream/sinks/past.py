@@ -127,7 +127,8 @@ class PastSink(Sink):
         self._last = None
 
     def _answer(self, event: AnswerPoint) -> None:
-        last, unix_ms = self._last, self._time_of(event)
+        last = self._last
+        unix_ms = self._time_of(event)
         repeated = last is not None and (last.text, last.question) == (event.text, event.query)
         if last is not None and repeated and unix_ms - last.unix_ms < HELD_MAX_MS:
             self._put(Extension(self._run, last.number, unix_ms, event.end_s))

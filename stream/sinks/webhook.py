@@ -58,7 +58,8 @@ class Webhook:
         """Return the webhook at an address. Raises ConfigError if the address is invalid."""
         try:
             parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
+            host = parts.hostname
+            port = parts.port
         except ValueError:
             raise ConfigError(f"--webhook {redacted(url)!r} is no address; {EXAMPLE}") from None
         if parts.scheme not in ("http", "https") or not host or port == 0 or not url.isascii() or " " in url:
@@ -178,7 +179,8 @@ class WebhookSink(Sink):
 
     def _deliver(self, event: Event) -> None:
         """Send an event, with up to ATTEMPTS attempts unless a newer one of its kind arrives; report the outcome."""
-        body, number = encode_event(event, self._camera).encode(), f"msg_{uuid.uuid4().hex}"
+        body = encode_event(event, self._camera).encode()
+        number = f"msg_{uuid.uuid4().hex}"
         for attempt in range(ATTEMPTS):
             problem, can_retry = self._post(body, number)
             if problem is None:

@@ -106,11 +106,14 @@ def name_of(address: str) -> str:
     """Return the name of a source for viewers on other machines: the last part of a local path, else the redacted
     address."""
     scheme = scheme_of(address)
-    prefix, path = "", address
+    prefix = ""
+    path = address
     if address.startswith(LEROBOT_PREFIX):
-        prefix, path = LEROBOT_PREFIX, address.removeprefix(LEROBOT_PREFIX)
+        prefix = LEROBOT_PREFIX
+        path = address.removeprefix(LEROBOT_PREFIX)
     elif scheme in ("file", "zmq+ipc"):
-        prefix, path = f"{scheme}://", address.partition("://")[2]
+        prefix = f"{scheme}://"
+        path = address.partition("://")[2]
     elif scheme is not None:
         return redacted(address)
     return replace_surrogates(prefix + (os.path.basename(path.rstrip("/")) or path))

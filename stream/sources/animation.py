@@ -23,7 +23,8 @@ from stream.sources.checks import TimeRange, check_file, refuse_stream
 from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.folder import DAMAGED, over_white, reason_of_damage
 
-SHORT_MS, INSTEAD_MS = 10, 100
+SHORT_MS = 10
+INSTEAD_MS = 100
 """Durations up to the first value are replaced by the second, as in browsers."""
 
 
@@ -61,7 +62,8 @@ class AnimationSource(Source):
         self._fit = FrameFitter.of(config)
         self._bounds_ns = [0, *accumulate(shown_ms * NS_PER_MS for shown_ms in durations_ms)]
         self._trailing: tuple[SkippedItem, ...] = ()
-        part, starts_ns = TimeRange.of(config), self._bounds_ns[:-1]
+        part = TimeRange.of(config)
+        starts_ns = self._bounds_ns[:-1]
         begin = bisect_left(starts_ns, part.start_ns)
         end = len(starts_ns) if part.end_ns is None else bisect_left(starts_ns, part.end_ns)
         if begin >= end:
@@ -83,7 +85,8 @@ class AnimationSource(Source):
 
     def describe(self) -> SourceInfo:
         """Return the size, length and mean rate of the animation."""
-        length_ns, frames = self._bounds_ns[-1], len(self._bounds_ns) - 1
+        length_ns = self._bounds_ns[-1]
+        frames = len(self._bounds_ns) - 1
         return SourceInfo(
             name=str(self._path),
             width_px=self._image.width,

@@ -19,7 +19,9 @@ ENUM_FMT = 0xC0405602
 ENUM_FRAMESIZES = 0xC02C564A
 ENUM_FRAMEINTERVALS = 0xC034564B
 
-VIDEO_CAPTURE, VIDEO_CAPTURE_MPLANE, DEVICE_CAPS = 0x1, 0x1000, 0x80000000
+VIDEO_CAPTURE = 0x1
+VIDEO_CAPTURE_MPLANE = 0x1000
+DEVICE_CAPS = 0x80000000
 DISCRETE = 1
 """V4L2_FRMSIZE_TYPE_DISCRETE and V4L2_FRMIVAL_TYPE_DISCRETE; other types have a minimum, a maximum and a step."""
 
@@ -140,7 +142,8 @@ def _describe(device: str, capability: bytearray) -> tuple[Camera, int]:
 
 def _with_modes(camera: Camera, call: Call) -> Camera:
     """Return the camera with every mode that FFmpeg can read, or with a problem if FFmpeg can read none."""
-    modes, foreign = [], []
+    modes = []
+    foreign = []
     for _, fourcc in _entries(call, ENUM_FMT, lambda index: struct.pack("II", index, VIDEO_CAPTURE), 64, "44xI"):
         code = struct.pack("I", fourcc).decode("latin-1")
         if code not in FFMPEG_NAMES:
@@ -182,7 +185,8 @@ def _sizes(call: Call, fourcc: int) -> list[tuple[int, int]]:
 
 def _common_sizes(bounds: Sequence[int]) -> list[tuple[int, int]]:
     """Return the usual sizes within (least, most, step) of width and height, and the largest."""
-    wide, high = bounds[:3], bounds[3:]
+    wide = bounds[:3]
+    high = bounds[3:]
 
     def fits(length: int, least: int, most: int, step: int) -> bool:
         return least <= length <= most and (length - least) % max(step, 1) == 0

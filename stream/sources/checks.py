@@ -103,7 +103,8 @@ def _check_network(scheme: str, address: str) -> None:
         raise SourceError(f"{name} begins with no scheme that can be read; there are {schemes}")
     if has_slashed_credentials(address):
         raise SourceError(f"the password in {name} has a / in it; write %2F in its place")
-    authority, form = _Authority.of(address), _FORMS[scheme]
+    authority = _Authority.of(address)
+    form = _FORMS[scheme]
     if authority.host.startswith("[") and not authority.host.endswith("]"):
         raise SourceError(f"{name} has an IPv6 address without its closing bracket; write {form} with [::1] as HOST")
     listens = scheme in _MAY_LISTEN_ANYWHERE or "listen" in address.partition("?")[2]
@@ -178,7 +179,8 @@ def check_png(path: Path, max_pixels: int) -> None:
         with path.open("rb") as file:
             if file.read(len(SIGNATURE)) != SIGNATURE:
                 return
-            size, metadata_bytes = _size_px(file), _unfolded_bytes(file)
+            size = _size_px(file)
+            metadata_bytes = _unfolded_bytes(file)
     except OSError:
         return  # opening the file will report the problem
     if size[0] * size[1] > max_pixels:

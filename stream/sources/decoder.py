@@ -161,7 +161,8 @@ def _describe(stream: av.video.stream.VideoStream) -> str:
     """Return a short description of a video stream: codec, size, language, title."""
     context = stream.codec_context
     words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]
-    language, title = stream.metadata.get("language"), stream.metadata.get("title")
+    language = stream.metadata.get("language")
+    title = stream.metadata.get("title")
     words += [language] if language not in (None, "und") else []
     words += [f"{title!r}"] if title else []
     return " ".join(words)
@@ -292,10 +293,13 @@ def decoding_context(stream: av.video.stream.VideoStream) -> av.video.codecconte
         log.warning("the video's transparent areas show what is behind them: FFmpeg has no decoder %s", decoder)
         return context
     assert isinstance(with_alpha, av.video.codeccontext.VideoCodecContext)
-    with_alpha.width, with_alpha.height = context.width, context.height
+    with_alpha.width = context.width
+    with_alpha.height = context.height
     # VP8 has no such fields: its container may
-    with_alpha.color_range, with_alpha.colorspace = context.color_range, context.colorspace
-    with_alpha.color_primaries, with_alpha.color_trc = context.color_primaries, context.color_trc
+    with_alpha.color_range = context.color_range
+    with_alpha.colorspace = context.colorspace
+    with_alpha.color_primaries = context.color_primaries
+    with_alpha.color_trc = context.color_trc
     return with_alpha
 
 

@@ -79,7 +79,8 @@ class Deinterlacer:
 
     def _begin(self, frame: av.VideoFrame) -> bool:
         """Prepare the filter for frames such as this one; return False, and say why, if it does not take them."""
-        name, reason = frame.format.name, ""
+        name = frame.format.name
+        reason = ""
         if not name.startswith((*_PLANAR, *_PACKED)) or (name.startswith("gray") and name != "gray"):
             reason = f"its format is {name}"
         else:
@@ -105,7 +106,8 @@ class Deinterlacer:
                 return frames
             # the filter counts in half a time base, and gives other durations
             coded = self._pending.popleft()
-            frame.pts, frame.duration = coded.pts, coded.duration
+            frame.pts = coded.pts
+            frame.duration = coded.duration
             if coded.time_base is not None:
                 frame.time_base = coded.time_base
             frames.append(frame)

@@ -154,7 +154,8 @@ def _camera_name(device: str, system: CaptureSystem) -> str:
 
 def screen_target(address: str, config: CaptureConfig, system: CaptureSystem | None = None) -> LiveTarget:
     """Return the target for a screen, or for an area of it. Raises SourceError as `Screen.of`."""
-    backend, screen = system or capture_system(), Screen.of(address)
+    backend = system or capture_system()
+    screen = Screen.of(address)
     if backend.screen == "x11grab" and os.environ.get("XDG_SESSION_TYPE") == "wayland":
         log.warning("on Wayland only the windows of X11 programs are captured; log in with an X11 session for all")
 

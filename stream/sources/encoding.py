@@ -94,14 +94,16 @@ class FrameEncoder:
             while self._key_ns <= frame.media_ns:
                 self._key_ns += self._segment_ns
         self._last_pts = max(self._last_pts + 1, frame.media_ns * CLOCK_HZ // NS_PER_S)
-        picture.pts, picture.time_base = self._last_pts, Fraction(1, CLOCK_HZ)
+        picture.pts = self._last_pts
+        picture.time_base = Fraction(1, CLOCK_HZ)
         for packet in self._context.encode(picture):
             self._take(packet, size)
 
 
 def _encoder(width_px: int, height_px: int) -> av.VideoCodecContext:
     context = av.VideoCodecContext.create("libx264", "w")
-    context.width, context.height = width_px, height_px
+    context.width = width_px
+    context.height = height_px
     context.pix_fmt = "yuv420p"
     context.time_base = Fraction(1, CLOCK_HZ)
     context.framerate = Fraction(30)  # determines the video's level only; frames keep their own times
@@ -112,7 +114,8 @@ def _encoder(width_px: int, height_px: int) -> av.VideoCodecContext:
 
 def picture_of(planes: FramePlanes) -> av.VideoFrame:
     """Return a frame in the encoder's format: yuv420p of limited range; odd sides lose a row or column."""
-    width, height = max(2, planes.width_px & ~1), max(2, planes.height_px & ~1)
+    width = max(2, planes.width_px & ~1)
+    height = max(2, planes.height_px & ~1)
     frame = _frame_of(planes)
     space = _SPACES[planes.colour.matrix] if planes.layout == "yuv" else Colorspace.ITU601
     full = planes.colour.full_range if planes.layout == "yuv" else True

@@ -116,7 +116,8 @@ class ContainerSource(Source):
         as configured.
         """
         frame: av.VideoFrame | None = self._first
-        index, previous = 0, None
+        index = 0
+        previous = None
         while frame is not None:
             capture_ns = self._clock.now_ns()
             losses = self._in_part(self._decoder.lost_before(frame.pts))
@@ -128,13 +129,15 @@ class ContainerSource(Source):
             planes = to_planes(frame, self._fit, self._name, self._decoder.aspect, self._decoder.deinterlacer.reach_px)
             form = FrameFormat.of((frame.height, frame.width), planes)
             duration_ns = self._duration_ns(frame, media_ns)
-            change, shown_ns = form.change_since(previous), self._shifted_ns(media_ns)
+            change = form.change_since(previous)
+            shown_ns = self._shifted_ns(media_ns)
             yield SourceFrame(index, shown_ns, capture_ns, planes, change, losses, duration_ns)
             previous = form
             index += 1
             if index == self._max_frames:
                 return
-            last, frame = frame, next(self._decoded, None)
+            last = frame
+            frame = next(self._decoded, None)
         # the last frame lasts its packet's duration, at least one period
         duration_s = (last.duration or 0) * (self._stream.time_base or 0)
         missing = self._missing_end(media_ns + int(max(duration_s, self._timeline.period) * NS_PER_S))
@@ -193,7 +196,8 @@ class ContainerSource(Source):
         return first
 
     def _count_to_start(self) -> av.VideoFrame | None:
-        period_ns, passed_ns = self._timeline.period * NS_PER_S, Fraction(0)
+        period_ns = self._timeline.period * NS_PER_S
+        passed_ns = Fraction(0)
         first = next(self._decoded, None)
         while first is not None and self._media_ns(first, missing_ns=int(passed_ns)) < self._part.start_ns:
             self._timeline.next_ns(first.pts)
@@ -256,7 +260,8 @@ class EpisodeSource(ContainerSource):
     ) -> None:
         """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         episode = EpisodeAddress.of(address).find()
-        from_ns, to_ns = round(episode.from_s * NS_PER_S), round(episode.to_s * NS_PER_S)
+        from_ns = round(episode.from_s * NS_PER_S)
+        to_ns = round(episode.to_s * NS_PER_S)
         part = TimeRange.of(config).within(from_ns, to_ns, round(NS_PER_S / episode.fps / 2))
         hardware = HardwareDecoding(config, episode.name)
         container = open_container(episode.video, config, hardware)
@@ -393,7 +398,8 @@ class PipeReader(WaitingReader):
         self._poll.register(descriptor, select.POLLIN)
 
     def read_some(self, size: int) -> bytes:
-        since, reported = time.monotonic(), False
+        since = time.monotonic()
+        reported = False
         while not self.stopped:
             if self._poll.poll(WAIT_MS):
                 return os.read(self._descriptor, size)

@@ -66,7 +66,8 @@ class FrameFitter:
             picture = rgb()
             reach_px = planes.reach_px if planes.layout == "rgb" else planes.reach_px + CHROMA_PX
             if target != native:
-                picture, reach_px = resize_rgb(picture, target), _scaled_reach(reach_px, native, target)
+                picture = resize_rgb(picture, target)
+                reach_px = _scaled_reach(reach_px, native, target)
             return FramePlanes("rgb", (picture,), reach_px=reach_px)
         return planes if target == native else resize_planes(planes, target)
 

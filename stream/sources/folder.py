@@ -110,7 +110,8 @@ class FolderSource(Source):
         self._paths = pictures_of(address)
         self._root = root_of(address).resolve()
         self._trailing: tuple[SkippedItem, ...] = ()
-        part, places = TimeRange.of(config), range(len(self._paths))
+        part = TimeRange.of(config)
+        places = range(len(self._paths))
         begin = bisect_left(places, part.start_ns, key=self._media_ns)
         if part.end_ns is not None:
             self._paths = self._paths[: bisect_left(places, part.end_ns, key=self._media_ns)]
@@ -197,5 +198,6 @@ def _summary(losses: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
     """Return up to three items unchanged, more as one item."""
     if len(losses) <= 3:
         return tuple(losses)
-    first, last = losses[0], losses[-1]
+    first = losses[0]
+    last = losses[-1]
     return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(losses)),)

@@ -97,7 +97,9 @@ class Fragmenter:
 
         Returns the fragment that ends before it, if any. Raises av.FFmpegError.
         """
-        pts_ns, dts_ns, key = _ns(packet, packet.pts), _ns(packet, packet.dts), packet.is_keyframe
+        pts_ns = _ns(packet, packet.pts)
+        dts_ns = _ns(packet, packet.dts)
+        key = packet.is_keyframe
         # a frame of unknown duration lasts as long as the step from the packet before, or 1/25 s
         shown_ns = _ns(packet, packet.duration or 0) or (
             dts_ns - self._last_dts_ns if self.started else (NS_PER_S // 25)
@@ -106,7 +108,9 @@ class Fragmenter:
         packet.stream = self._stream
         self._container.mux_one(packet)
         if self._first_dts_ns is None:
-            self._first_dts_ns, self._start_ns, self._reorder_ns = dts_ns, pts_ns, pts_ns - dts_ns
+            self._first_dts_ns = dts_ns
+            self._start_ns = pts_ns
+            self._reorder_ns = pts_ns - dts_ns
         fragment = None
         if len(self._data) > size_before:
             fragment = self._cut(pts_ns if key else dts_ns + self._reorder_ns, ends_gop=key)
@@ -127,8 +131,10 @@ class Fragmenter:
         self._data.clear()
         if not self._header:
             length = header_length(data)
-            self._header, data = data[:length], data[length:]
-        start_ns, self._start_ns = self._start_ns, end_ns
+            self._header = data[:length]
+            data = data[length:]
+        start_ns = self._start_ns
+        self._start_ns = end_ns
         if not data or end_ns <= start_ns:
             return None
         track_ns = start_ns - self._first_dts_ns
@@ -176,7 +182,8 @@ def _hevc(record: bytes) -> str:
 
 
 def _av1(record: bytes) -> str:
-    profile, level = record[1] >> 5, record[1] & 0x1F
+    profile = record[1] >> 5
+    level = record[1] & 0x1F
     tier = "H" if record[2] & 0x80 else "M"
     depth = (12 if record[2] & 0x20 else 10) if record[2] & 0x40 else 8
     return f"av01.{profile}.{level:02}{tier}.{depth:02}"

@@ -94,7 +94,8 @@ def _grid(parts: dict[bytes, bytes], item: int, file: BinaryIO) -> TiledPicture:
     else:
         data = parts[b"idat"][begin : begin + length]
     version, flags, rows, cols = data[:4]
-    rows, cols = rows + 1, cols + 1
+    rows = rows + 1
+    cols = cols + 1
     width, height = struct.unpack_from(">II" if flags & 1 else ">HH", data, 4)
     tiles = dict(_references(parts[b"iref"]))[item]
     if version or len(tiles) != rows * cols or not width or not height:
@@ -153,10 +154,12 @@ def _transforms(iprp: bytes, item: int) -> list[tuple[bytes, int]]:
 
 def _links(ipma: bytes, item: int) -> Iterator[int]:
     """Yield the numbers of an item's properties, from 1."""
-    size, wide = 2 if ipma[0] == 0 else 4, ipma[3] & 1
+    size = 2 if ipma[0] == 0 else 4
+    wide = ipma[3] & 1
     at = 8
     for _ in range(_number(ipma, 4, 4)):
-        number, count = _number(ipma, size, at), _number(ipma, 1, at + size)
+        number = _number(ipma, size, at)
+        count = _number(ipma, 1, at + size)
         at += size + 1
         for _ in range(count):
             link = _number(ipma, 1 + wide, at)
@@ -167,11 +170,15 @@ def _links(ipma: bytes, item: int) -> Iterator[int]:
 
 def _place_of(iloc: bytes, item: int) -> tuple[int, int, int]:
     """Return where the data of an item are: in the file (0) or in `idat` (1), their begin and their length."""
-    version, sizes = iloc[0], iloc[4:6]
-    offset_size, length_size, base_size = sizes[0] >> 4, sizes[0] & 15, sizes[1] >> 4
+    version = iloc[0]
+    sizes = iloc[4:6]
+    offset_size = sizes[0] >> 4
+    length_size = sizes[0] & 15
+    base_size = sizes[1] >> 4
     index_size = sizes[1] & 15 if version else 0
     id_size = 4 if version == 2 else 2
-    count, at = _number(iloc, id_size, 6), 6 + id_size
+    count = _number(iloc, id_size, 6)
+    at = 6 + id_size
     for _ in range(count):
         number = _number(iloc, id_size, at)
         at += id_size
@@ -190,10 +197,12 @@ def _place_of(iloc: bytes, item: int) -> tuple[int, int, int]:
 
 def _orientation(transforms: list[tuple[bytes, int]]) -> Orientation:
     """Return the orientation that turns and mirrors have together, one after the other."""
-    turns, mirrored = 0, False
+    turns = 0
+    mirrored = False
     for kind, value in transforms:
         if kind == b"irot":
             turns += value
         else:  # a turn before a mirror is the opposite turn after it; top to bottom is left to right and half a turn
-            turns, mirrored = -turns + (0 if value & 1 else 2), not mirrored
+            turns = -turns + (0 if value & 1 else 2)
+            mirrored = not mirrored
     return Orientation(turns % 4, mirrored)

@@ -17,7 +17,9 @@ _BEGIN = b"\xff\xd8\xff"
 _SCAN_END = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 """A marker after entropy-coded bytes that is no restart marker."""
 
-_START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = 0xD8, 0xD9, 0xDA
+_START_OF_IMAGE = 0xD8
+_END_OF_IMAGE = 0xD9
+_START_OF_SCAN = 0xDA
 
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 """Markers without a segment: for private use, and restart markers."""
@@ -69,7 +71,9 @@ class JpegSplitter:
             del self._buffer[: max(0, len(self._buffer) - len(_BEGIN) + 1)]
             return False
         del self._buffer[:begin]
-        self._in_picture, self._in_scan, self._at = True, False, len(_BEGIN) - 1
+        self._in_picture = True
+        self._in_scan = False
+        self._at = len(_BEGIN) - 1
         return True
 
     def _picture_size(self) -> int | None:
@@ -105,5 +109,6 @@ class JpegSplitter:
             # the last byte may be the first one of the marker
             self._at = max(self._at, len(self._buffer) - 1)
             return False
-        self._at, self._in_scan = end.start(), False
+        self._at = end.start()
+        self._in_scan = False
         return True

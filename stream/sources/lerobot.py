@@ -90,7 +90,9 @@ class EpisodeAddress:
         _, frames, chunk, file, from_s, to_s = (row[column] for column in self._columns)
         try:
             video = self.folder / "videos" / self.key / f"chunk-{int(chunk):03d}" / f"file-{int(file):03d}.mp4"
-            from_s, to_s, frames = float(from_s), float(to_s), int(frames)
+            from_s = float(from_s)
+            to_s = float(to_s)
+            frames = int(frames)
         except (TypeError, ValueError, OverflowError) as error:
             raise SourceError(f"{table} has no usable numbers for episode {self.episode}; {AGAIN}") from error
         if not (0 <= from_s < to_s < math.inf and frames > 0):

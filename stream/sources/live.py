@@ -100,13 +100,15 @@ class LiveDecoder:
         Raises ConnectionLost if the connection ends, breaks, or delivers no picture for `stall_s` (`first_within_s`
         before the first one, up to KEY_FRAME_WAIT_S while it awaits its key frame).
         """
-        limit_s, since_ns = first_within_s, self._clock.now_ns()
+        limit_s = first_within_s
+        since_ns = self._clock.now_ns()
         try:
             while not self._stop.is_set():
                 for packet in self._waiting_packets():
                     for frame in self._decode(packet):
                         yield from self.deinterlacer.put(frame)
-                        limit_s, since_ns = self._stall_s, self._clock.now_ns() - self.held_back_ns
+                        limit_s = self._stall_s
+                        since_ns = self._clock.now_ns() - self.held_back_ns
                     if self._stop.is_set():
                         return
                     self._check(since_ns, limit_s)
@@ -229,7 +231,8 @@ class ReconnectingReader(ReaderThread):
             self._container = self._reopen()
 
     def no_frame_error(self) -> SourceError:
-        limit_s, decoder = self._config.open_timeout_s, self._decoder
+        limit_s = self._config.open_timeout_s
+        decoder = self._decoder
         if decoder is not None and decoder.awaits_key_frame():
             return cannot(self._target.name, no_key_frame(limit_s))
         return cannot(self._target.name, self._target.too_slow(limit_s))
@@ -304,7 +307,9 @@ class ReconnectingReader(ReaderThread):
         planes = to_planes(frame, self._fitter, self._target.name, decoder.aspect, decoder.deinterlacer.reach_px)
         frame_format = FrameFormat.of((frame.height, frame.width), planes)
         discontinuity = self._end_outage(frame_format.change_since(self._format), now_ns)
-        self._format, self._seen_ns, self._media_ns = frame_format, now_ns, media_ns
+        self._format = frame_format
+        self._seen_ns = now_ns
+        self._media_ns = media_ns
         self._index += 1
         self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, losses))
 

@@ -83,14 +83,17 @@ class DecodedVectors:
         y, dx, dy, float32 [n] each."""
         x, y, dx, dy = (vectors[name].astype(np.float32) for name in ("dst_x", "dst_y", "motion_x", "motion_y"))
         scale = np.float32(-1) / vectors["motion_scale"].astype(np.float32)
-        dx, dy = dx * scale, dy * scale
+        dx = dx * scale
+        dy = dy * scale
         height, width = self.coded_px
         if self.orientation.mirrored:
-            x, dx = width - x, -dx
+            x = width - x
+            dx = -dx
         for _ in range(self.orientation.turns):
             x, y, dx, dy = y, width - x, dy, -dx
             height, width = width, height
-        across, down = self.width_px / width, self.height_px / height
+        across = self.width_px / width
+        down = self.height_px / height
         return (x, y, dx, dy) if across == down == 1 else (x * across, y * down, dx * across, dy * down)
 
 

@@ -96,7 +96,8 @@ def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
     Host and credentials are taken from `address`, never from a reply, so that no other host receives the credentials.
     Raises SourceError, without secrets in its message, and ConfigError for an invalid `capture.ca_file`.
     """
-    target, name = OnvifAddress.of(address), redacted(address)
+    target = OnvifAddress.of(address)
+    name = redacted(address)
     client = SoapClient(target.host, target.port, time.monotonic() + limit_s, target.user, target.password)
     if HTTP[target.scheme] == "https":
         client.tls = context_of(target.scheme, config)
@@ -218,7 +219,8 @@ def _with_credentials(uri: str, target: OnvifAddress, name: str) -> str:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError:
-        parts, port = urlsplit(""), None
+        parts = urlsplit("")
+        port = None
     if parts.scheme not in ("rtsp", "rtsps"):
         raise SourceError(f"{name} names no RTSP stream; give the camera's RTSP address, as its manual says")
     host = f"[{target.host}]" if ":" in target.host else target.host

@@ -122,7 +122,8 @@ def _as_sdr(frame: av.VideoFrame) -> tuple[av.VideoFrame, int]:
         frame = frame.reformat(
             format="yuv444p10le", dst_colorspace=Colorspace.BT2020, dst_color_range=ColorRange.MPEG, threads=1
         )
-        frame.colorspace, frame.color_range = Colorspace.BT2020, ColorRange.MPEG
+        frame.colorspace = Colorspace.BT2020
+        frame.color_range = ColorRange.MPEG
     elif frame.format.name not in _PLANAR_YUV and not _DEEP_PLANAR.fullmatch(frame.format.name):
         matrix = frame.colorspace
         frame = same_colour(frame, f"yuv{sampling}p10le", colour_of(frame))
@@ -179,7 +180,8 @@ def _sampling(pixel_format: av.VideoFormat) -> str | None:
     other = pixel_format.is_rgb or pixel_format.is_bayer
     if other or len(pixel_format.components) < 3 or pixel_format.name.startswith("xyz"):
         return None
-    across, down = 64 // pixel_format.chroma_width(64), 64 // pixel_format.chroma_height(64)
+    across = 64 // pixel_format.chroma_width(64)
+    down = 64 // pixel_format.chroma_height(64)
     return _SAMPLINGS.get((across, down))
 
 

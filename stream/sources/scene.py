@@ -26,7 +26,8 @@ class SceneSource(Source):
         self._fit = FrameFitter.of(config)
         self._loop = config.loop
         # a scene with `capture.loop` has more frames than a run can reach
-        part, frames = TimeRange.of(config), range((2**40) if config.loop else self._scene.frames)
+        part = TimeRange.of(config)
+        frames = range((2**40) if config.loop else self._scene.frames)
         indices = range(
             *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
         )
@@ -57,7 +58,8 @@ class SceneSource(Source):
             native_planes = self._scene.planes(scene_index)
             capture_ns = self._clock.now_ns()
             planes = self._fit.apply(native_planes, partial(self._scene.render, scene_index))
-            media_ns, discontinuity = self._media_ns(index), None if number else "start"
+            media_ns = self._media_ns(index)
+            discontinuity = None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
 

@@ -56,7 +56,8 @@ class SegmentFolder:
 
     def end(self) -> list[Fragment]:
         """Return the segment that has begun, if any; another one begins with the next fragment."""
-        parts, self._parts = self._parts, []
+        parts = self._parts
+        self._parts = []
         if not parts:
             return []
         duration_ns = parts[-1].pts_ns + parts[-1].duration_ns - parts[0].pts_ns
@@ -120,7 +121,8 @@ class SegmentRecorder:
         self._fragmenter: Fragmenter | None = None
         self._encoder: FrameEncoder | None = None
         self._encoded_size = (0, 0)
-        self._may_copy, self._copies = copies, False
+        self._may_copy = copies
+        self._copies = False
         self._failures = 0
         self._offset_ns: int | None = None
         self._first_ns = 0
@@ -157,7 +159,8 @@ class SegmentRecorder:
     def restart(self) -> None:
         """Discard the unfinished segments; the video begins with the next key frame."""
         with self._lock:
-            self._fragmenter, self._offset_ns = None, None
+            self._fragmenter = None
+            self._offset_ns = None
             self._waiting.clear()
             self._undated_packets.clear()
             if self._files is not None:
@@ -200,7 +203,8 @@ class SegmentRecorder:
                 self._encoder = FrameEncoder(self._take_encoded, self._segment_ns)
             self._encoder.put(frame, wait=wait)
         with self._lock:
-            segments, self._segments = tuple(self._segments), []
+            segments = tuple(self._segments)
+            self._segments = []
         return dataclasses.replace(frame, segments=segments) if segments else frame
 
     def finish(self) -> tuple[MediaSegment, ...]:
@@ -210,7 +214,8 @@ class SegmentRecorder:
         with self._lock:
             self._close_track()
             self._ended = True
-            segments, self._segments = tuple(self._segments), []
+            segments = tuple(self._segments)
+            self._segments = []
         return segments
 
     def _copy(self, packet: av.Packet) -> None:
@@ -224,7 +229,8 @@ class SegmentRecorder:
         self._copy_dated(packet)
 
     def _copy_undated(self, next_dts: int) -> None:
-        packets, self._undated_packets = self._undated_packets, []
+        packets = self._undated_packets
+        self._undated_packets = []
         for number, packet in enumerate(packets):
             packet.dts = next_dts - (len(packets) - number) * max(1, packet.duration or 0)
             self._copy_dated(packet)
@@ -295,7 +301,8 @@ class SegmentRecorder:
         self._waiting.clear()
 
     def _end_track(self) -> None:
-        fragmenter, self._fragmenter = self._fragmenter, None
+        fragmenter = self._fragmenter
+        self._fragmenter = None
         if fragmenter is not None:
             with suppress(av.FFmpegError):
                 self._keep(fragmenter.close())
@@ -308,7 +315,8 @@ class SegmentRecorder:
             self._waiting.append(fragment)
         if self._offset_ns is None:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for part in waiting:
             if self._in_memory and not self._ended:
                 self._remember(part)

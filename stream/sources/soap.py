@@ -150,11 +150,14 @@ def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, 
         if algorithm not in _HASHES or "nonce" not in values or (qualities and "auth" not in qualities):
             continue
         digest_of = partial(_digest, algorithm)
-        realm, nonce = values.get("realm", ""), values["nonce"]
-        ha1, ha2 = digest_of(f"{user}:{realm}:{password}"), digest_of(f"{method}:{path}")
+        realm = values.get("realm", "")
+        nonce = values["nonce"]
+        ha1 = digest_of(f"{user}:{realm}:{password}")
+        ha2 = digest_of(f"{method}:{path}")
         fields = {"username": user, "realm": realm, "nonce": nonce, "uri": path}
         if qualities:
-            count, cnonce = "00000001", os.urandom(8).hex()
+            count = "00000001"
+            cnonce = os.urandom(8).hex()
             fields |= {"cnonce": cnonce, "response": digest_of(f"{ha1}:{nonce}:{count}:{cnonce}:auth:{ha2}")}
             unquoted = f", nc={count}, qop=auth"
         else:

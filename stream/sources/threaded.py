@@ -73,7 +73,8 @@ class FrameQueue:
     def finish(self, error: Exception | None = None) -> None:
         """Mark the end of the items; `error`: the failure that ended them, if any."""
         with self._changed:
-            self._ended, self._error = True, error
+            self._ended = True
+            self._error = error
             self._signal()
 
     def drain(self) -> list[Item] | None:

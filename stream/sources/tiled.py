@@ -38,7 +38,8 @@ class TiledPictureSource(Source):
         self._duration_ns = int(NS_PER_S / DEFAULT_RATE)
         if part.start_ns:
             raise part.empty(str(path), self._duration_ns)
-        self._name, self._picture = str(path), picture
+        self._name = str(path)
+        self._picture = picture
         self._clock = clock
         self._fit = FrameFitter.of(config)
         self._frame, self._codec = assembled(path, picture, config)
@@ -73,7 +74,8 @@ def assembled(path: Path, picture: TiledPicture, config: CaptureConfig) -> tuple
 
     Raises SourceError if the picture is too large, or a tile is missing or damaged: a part is never returned.
     """
-    width, height = picture.width_px, picture.height_px
+    width = picture.width_px
+    height = picture.height_px
     if width * height > config.max_pixels:
         raise SourceError(f"{path} has {width}x{height} pixels, {more_than(config.max_pixels)}; {SCALE_DOWN}")
     places: dict[int, list[int]] = {}
@@ -146,7 +148,8 @@ class _Canvas:
 
     def upright(self) -> av.VideoFrame:
         """Return the picture as it is shown."""
-        orientation, frame = self._picture.orientation, self._frame
+        orientation = self._picture.orientation
+        frame = self._frame
         if not orientation.changes:
             return frame
         if _changes_chroma(frame, orientation):
@@ -168,14 +171,17 @@ def _planes(frame: av.VideoFrame) -> list[Samples]:
 def _like(frame: av.VideoFrame, width_px: int, height_px: int) -> av.VideoFrame:
     """Return an empty frame of another size, in the format and colours of `frame`."""
     empty = av.VideoFrame(width_px, height_px, frame.format.name)
-    empty.colorspace, empty.color_range = frame.colorspace, frame.color_range
-    empty.color_primaries, empty.color_trc = frame.color_primaries, frame.color_trc
+    empty.colorspace = frame.colorspace
+    empty.color_range = frame.color_range
+    empty.color_primaries = frame.color_primaries
+    empty.color_trc = frame.color_trc
     return empty
 
 
 def _changes_chroma(frame: av.VideoFrame, orientation: Orientation) -> bool:
     """Return True if chroma that is shared by pixels would be shared by others, once the frame is upright."""
-    width, height = frame.planes[-1].width, frame.planes[-1].height
+    width = frame.planes[-1].width
+    height = frame.planes[-1].height
     if (width, height) == (frame.width, frame.height):
         return False
     odd = frame.width % 2 or frame.height % 2

@@ -92,7 +92,8 @@ class MediaTimeline:
 
     def _begins_part(self, time: Fraction) -> bool:
         """Return True, and move the origin, if a time continues from the one before, which went back, or leaps."""
-        restart, self._restart = self._restart, None
+        restart = self._restart
+        self._restart = None
         if self._newest_pts is None:
             return False
         if self._joins_leaps and time - self._newest_pts > LEAP_S:
@@ -138,7 +139,9 @@ def _floor_ns(time: Fraction) -> int:
     return time.numerator * NS_PER_S // time.denominator
 
 
-FIRST_WAIT_S, LONGER_WAIT_S, LONGEST_WAIT_S = 0.2, 0.5, 2.0
+FIRST_WAIT_S = 0.2
+LONGER_WAIT_S = 0.5
+LONGEST_WAIT_S = 2.0
 """Waits before attempts to reopen a lost source: the first, the usual limit, and the limit after `LONG_OUTAGE`
 attempts; each wait is twice the one before. A limit of 0.5 s leaves 1.5 s for opening, the next key frame and the first
 token, so that text arrives within 2 s of the source's return."""
@@ -179,8 +182,11 @@ class RateCheck:
         length_ns = now_ns - self._begin_ns
         if length_ns < RATE_WINDOW_NS:
             return False
-        least_ns, before_ns = self._least_ns, self._before_ns
-        self._begin_ns, self._least_ns, self._before_ns = now_ns, None, least_ns
+        least_ns = self._least_ns
+        before_ns = self._before_ns
+        self._begin_ns = now_ns
+        self._least_ns = None
+        self._before_ns = least_ns
         # lateness that falls towards what it was before is a stall that is caught up with
         catches_up = before_ns is not None and self._lowest_ns <= least_ns < before_ns
         self._lowest_ns = min(self._lowest_ns, least_ns)
@@ -271,8 +277,10 @@ class LiveTimeline:
             # by arrival, media time has the delay in it already
             self._delay_ns = 0 if self.is_rate_off else self._opening.delay_ns
         self._opening = None
-        self._has_times, self._checks_rate = has_times, checks_rate
-        self._check, self._arrival = None, None
+        self._has_times = has_times
+        self._checks_rate = checks_rate
+        self._check = None
+        self._arrival = None
         self._time_base = time_base if time_base is not None and time_base > 0 else None
         usable = rate if rate is not None and 0 < rate <= MAX_RATE else DEFAULT_RATE
         self._period_ns = int(NS_PER_S / usable)
@@ -329,7 +337,8 @@ class LiveTimeline:
     def _without_delay(self, by_clock_ns: int) -> int:
         """Return the media time of the first frame after an outage, which opening has delayed; otherwise that of the
         clock."""
-        delay_ns, self._delay_ns = self._delay_ns, 0
+        delay_ns = self._delay_ns
+        self._delay_ns = 0
         if self._last is None:
             return by_clock_ns
         return max(by_clock_ns - delay_ns, min(self._last[0] + self._period_ns, by_clock_ns))

@@ -98,7 +98,9 @@ def to_sdr(frame: av.VideoFrame, sampling: str) -> av.VideoFrame:
     y8[:] = cv2.add(grey[luma], difference, dtype=cv2.CV_8U)
     chroma = cv2.convertScaleAbs(converted)
     u8[:], v8[:] = chroma[..., 1], chroma[..., 2]
-    sdr.colorspace, sdr.color_range, sdr.color_trc = Colorspace.ITU709, ColorRange.MPEG, 1
+    sdr.colorspace = Colorspace.ITU709
+    sdr.color_range = ColorRange.MPEG
+    sdr.color_trc = 1
     return sdr
 
 
@@ -167,7 +169,9 @@ def _lights(transfer: str) -> Floats:
         root = signal ** (1 / 78.84375)
         light = np.maximum(root - 0.8359375, 0) / (18.8515625 - 18.6875 * root)
         return np.asarray(light ** (1 / 0.1593017578125) * (10_000 / WHITE_NITS), np.float32)
-    a, b, c = 0.17883277, 0.28466892, 0.55991073
+    a = 0.17883277
+    b = 0.28466892
+    c = 0.55991073
     return np.where(signal <= 0.5, signal**2 / 3, (np.exp((signal - c) / a) + b) / 12).astype(np.float32)
 
 

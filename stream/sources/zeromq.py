@@ -116,13 +116,15 @@ def _header(data: memoryview) -> FrameHeader:
 
 
 def _raw_planes(header: FrameHeader, data: Image) -> FramePlanes:
-    height, width = header.height, header.width
+    height = header.height
+    width = header.width
     samples = {"rgb24": 3 * height * width, "bgr24": 3 * height * width, "gray": height * width}
     expected = samples.get(header.format, 3 * height * width // 2)
     if data.size != expected:
         raise InvalidFrameMessage(f"{header.format} of {width}x{height} has {expected} bytes, got {data.size}")
     if header.format == "yuv420p":
-        luma, chroma = data[: height * width], data[height * width :].reshape(2, height // 2, width // 2)
+        luma = data[: height * width]
+        chroma = data[height * width :].reshape(2, height // 2, width // 2)
         return FramePlanes("yuv", (luma.reshape(height, width), chroma[0], chroma[1]))
     if header.format == "gray":
         return FramePlanes("gray", (data.reshape(height, width),), Colour(full_range=True))
@@ -216,7 +218,8 @@ class _Receiver(ReaderThread):
             self.timeline.connected(Fraction(1, NS_PER_S), None)
             while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
                 parts, skip_count = socket.receive(WAIT_MS)
-                self._has_peer, self._refused = socket.has_connected, socket.is_refused
+                self._has_peer = socket.has_connected
+                self._refused = socket.is_refused
                 if parts is None:
                     self._look_for_loss()
                 else:
@@ -231,10 +234,12 @@ class _Receiver(ReaderThread):
             # consecutive unreadable messages are reported as one, with the reason of the first
             problem = str(error)
             self._problem = problem
-            label, count = f"message {self._messages}", 1
+            label = f"message {self._messages}"
+            count = 1
             if self._unreadable:
                 first = self._unreadable[0]
-                label, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
+                label = f"{first.what.partition(' to ')[0]} to {self._messages}"
+                count = first.count + 1
                 problem = first.reason
             self._unreadable = [SkippedItem(label, problem, None, count)]
             self._look_for_loss()
@@ -256,24 +261,30 @@ class _Receiver(ReaderThread):
                 pass
         now_ns = self._clock.now_ns()
         if not self._begin_event.is_set() or self._stopping.is_set():
-            self._seen_ns, self._unreadable = now_ns, []
+            self._seen_ns = now_ns
+            self._unreadable = []
             return
         self.queue.dropped += self._missing_frames(header, skip_count)
-        native, planes = (planes.height_px, planes.width_px), self._fitter.apply(planes, rgb)
-        before, self._format = self._format, FrameFormat.of(native, planes)
+        native = (planes.height_px, planes.width_px)
+        planes = self._fitter.apply(planes, rgb)
+        before = self._format
+        self._format = FrameFormat.of(native, planes)
         self._hand_over(header, planes, self._format.change_since(before), now_ns)
 
     def _hand_over(self, header: FrameHeader, planes: FramePlanes, discontinuity: str | None, now_ns: int) -> None:
         discontinuity = self._end_outage(discontinuity, now_ns)
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
-        losses, self._unreadable = tuple(self._unreadable), []
+        losses = tuple(self._unreadable)
+        self._unreadable = []
         # The sender's time if it has the same clock, else the time of arrival. A sender on this machine has the same
         # monotonic clock; a time older than the limit is from another clock.
         sent_ns = header.t_ns if self._same_clock else None
         captured_ns = sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
         frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, losses)
-        self._problem, self._seen_ns, self._media_ns = None, now_ns, media_ns
+        self._problem = None
+        self._seen_ns = now_ns
+        self._media_ns = media_ns
         if not self._address.pull:
             self.queue.put(frame)
             return
@@ -285,7 +296,8 @@ class _Receiver(ReaderThread):
 
         Frames lost in an outage do not count: they are reported as an outage.
         """
-        before, self._sequence = self._sequence, header.seq
+        before = self._sequence
+        self._sequence = header.seq
         if before is None or header.seq is None or header.seq <= before:
             return skip_count
         gap = header.seq - before - 1

@@ -244,12 +244,16 @@ class AllocateStage:
         """Process frames and replies until the last frame; returns what came after it."""
         scheduler = self._scheduler
         self._texture.offer(Credit())
-        link, poller, replies_due_ns = scheduler.link, LinkPoller(self._texture, scheduler.link), 0
+        link = scheduler.link
+        poller = LinkPoller(self._texture, scheduler.link)
+        replies_due_ns = 0
         while True:
             if link is not scheduler.link:
-                link, poller = scheduler.link, LinkPoller(self._texture, scheduler.link)
+                link = scheduler.link
+                poller = LinkPoller(self._texture, scheduler.link)
             poller.wait(WAIT_MS)
-            is_frame, now_ns = poller.has_message(self._texture), self._clock.now_ns()
+            is_frame = poller.has_message(self._texture)
+            now_ns = self._clock.now_ns()
             if not is_frame or poller.has_message(link) or now_ns >= replies_due_ns:
                 scheduler.process_replies(0)
                 scheduler.check_timeout()
@@ -281,9 +285,13 @@ class AllocateStage:
         if self._policy.live:
             self.idle.note_deadline(update.stamp.capture_ns, done_ns)
         ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)
-        first, self._last, stamp = self._last is None, frame, update.stamp
+        first = self._last is None
+        self._last = frame
+        stamp = update.stamp
         self._emit(*events)
-        slot, tokens, frame_map = self._tap.put_overlay(), self._tap.tokens_of(frame), self._tap.map_of(frame)
+        slot = self._tap.put_overlay()
+        tokens = self._tap.tokens_of(frame)
+        frame_map = self._tap.map_of(frame)
         span_ns = start_ns, done_ns, ready_ns
         self._emit(
             frame_events.frame_ready(frame, update, motion, span_ns, tokens=tokens, slot=slot, frame_map=frame_map)

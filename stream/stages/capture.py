@@ -154,7 +154,8 @@ class CaptureStage:
         if due_ns - now_ns > PAUSE_MAX_NS:
             at = clock_text(frame.media_ns / NS_PER_S)
             log.warning("the next frame is at %s, more than a minute later; the pause is left out", at)
-            self._start_ns, due_ns = now_ns - frame.media_ns, now_ns
+            self._start_ns = now_ns - frame.media_ns
+            due_ns = now_ns
         while now_ns < due_ns and not self._control.ending:
             wait_ms, rest_ns = divmod(due_ns - now_ns, NS_PER_MS)
             self._process_credits(link, min(WAIT_MS, wait_ms))

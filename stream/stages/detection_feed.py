@@ -37,12 +37,10 @@ PART_BYTES_MAX = 1 * MIB
 RECONNECT_NS = 1 * NS_PER_S
 """Shortest time between two connections."""
 
-DETECTIONS_UNREADABLE, DETECTIONS_CUT, DETECTIONS_REFUSED, DETECTIONS_LOST = (
-    "detections-unreadable",
-    "detections-cut",
-    "detections-refused",
-    "detections-lost",
-)
+DETECTIONS_UNREADABLE = "detections-unreadable"
+DETECTIONS_CUT = "detections-cut"
+DETECTIONS_REFUSED = "detections-refused"
+DETECTIONS_LOST = "detections-lost"
 """Codes of notices about the feed; each comes once."""
 
 
@@ -123,7 +121,9 @@ class ThingTracker:
         return np.array([self._numbers[label] for label in labels], np.int64)
 
     def _choose(self, indices: npt.NDArray[np.intp]) -> None:
-        self._boxes, self._labels, self._seen_ns = self._boxes[indices], self._labels[indices], self._seen_ns[indices]
+        self._boxes = self._boxes[indices]
+        self._labels = self._labels[indices]
+        self._seen_ns = self._seen_ns[indices]
         self.answered, self.checked = self.answered[indices], self.checked[indices]
 
 
@@ -166,14 +166,16 @@ class DetectionFeed:
 
     def receive(self, stamp: FrameStamp) -> list[Event]:
         """Take the newest message, if one has come, with the frame of this stamp; return notices."""
-        name, now_ns = self._address.name, self._clock.now_ns()
+        name = self._address.name
+        now_ns = self._clock.now_ns()
         notices: list[Event] = []
         is_new_epoch = self._begin_epoch(stamp)
         if self._receiver.is_lost and now_ns - self._connected_ns >= RECONNECT_NS:
             text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
             notices += self._notice(DETECTIONS_LOST, text)
             self._receiver.close()
-            self._receiver, self._connected_ns = self._connect(), now_ns
+            self._receiver = self._connect()
+            self._connected_ns = now_ns
         parts, _ = self._receiver.receive(0)
         self._tracker.keep_since(now_ns - self._hold_ns)
         if parts is not None:
@@ -203,7 +205,8 @@ class DetectionFeed:
             return None
         floor = np.zeros(grid.shape, np.float32)
         tiles = self._newest.boxes * (np.array([grid.width_px, grid.height_px] * 2) / TILE_PX)
-        first, end = np.floor(tiles[:, :2]).astype(int), np.ceil(tiles[:, 2:]).astype(int)
+        first = np.floor(tiles[:, :2]).astype(int)
+        end = np.ceil(tiles[:, 2:]).astype(int)
         for (left, top), (right, bottom), score in zip(first.tolist(), end.tolist(), self._newest.scores, strict=True):
             np.maximum(part := floor[top:bottom, left:right], score, out=part)
         return floor
@@ -237,12 +240,14 @@ class DetectionFeed:
         captured_ns = now_ns - age_ns
         if age_ns > self._hold_ns or captured_ns < max(self._newest_ns, self._epoch_ns):
             return
-        self._newest, self._newest_ns = detections, captured_ns
+        self._newest = detections
+        self._newest_ns = captured_ns
         self._tracker.update(detections.select(self._in_zones(detections.boxes)), captured_ns)
 
     def _in_zones(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Return which boxes [N, 4] are of things that may be new: bool [N]."""
-        middles, counts = (boxes[:, :2] + boxes[:, 2:]) / 2, np.ones(len(boxes), bool)
+        middles = (boxes[:, :2] + boxes[:, 2:]) / 2
+        counts = np.ones(len(boxes), bool)
         for polygon, weight in self._zones.weights:
             if weight == 0:
                 counts &= ~points_inside(polygon, middles)

@@ -38,7 +38,8 @@ def events_before(update: TextureUpdated, grid: TileGrid, *, first: bool) -> lis
 
     `grid` covers the frame; the `first` frame of a run is no change.
     """
-    index, pts_s = update.stamp.frame_index, update.stamp.media_ns / NS_PER_S
+    index = update.stamp.frame_index
+    pts_s = update.stamp.media_ns / NS_PER_S
     events: list[Event] = [*skipped_events(update.skipped, index, pts_s)]
     if update.cut_score is not None:
         events.append(Cut(frame_index=index, pts_s=pts_s, score=update.cut_score))
@@ -69,7 +70,8 @@ def frame_ready(
         frame_map: Its map, if events hold maps.
     """
     start_ns, done_ns, ready_ns = span_ns
-    moving, motion_px = 0, 0.0
+    moving = 0
+    motion_px = 0.0
     if motion is not None and (moving := len(lengths_px := np.sort(motion.lengths_px))):
         # np.median takes ten times as long for so few numbers.
         motion_px = float(lengths_px[(moving - 1) // 2] + lengths_px[moving // 2]) / 2
@@ -197,7 +199,8 @@ def segment_event(segment: MediaSegment, fragments: FragmentTable) -> SegmentWri
 
 def repaired_times(end: End) -> Notice | None:
     """Return the notice that frame times were made or corrected, if any were."""
-    missing, clamped = end.made_pts, end.clamped_pts
+    missing = end.made_pts
+    clamped = end.clamped_pts
     if not missing and not clamped:
         return None
     times = counted(missing + clamped, "frame time")

@@ -123,7 +123,8 @@ class FrameTap:
 
     def put_overlay(self) -> int | None:
         """Return the slot of the overlay of the frame offered last; waits until the sinks have room for it."""
-        overlay, self._overlay = self._overlay, None
+        overlay = self._overlay
+        self._overlay = None
         if overlay is None or self._overlays is None:
             return None
         while (slot := self._overlays.put(overlay, WAIT_MS / 1000)) is None:
@@ -206,14 +207,16 @@ class FrameTap:
         *,
         with_maps: bool = True,
     ) -> InspectedFrame:
-        maps, query = self._allocator.inspect(view.stamp) if with_maps else None, self._allocator.question
+        maps = self._allocator.inspect(view.stamp) if with_maps else None
+        query = self._allocator.question
         inspection = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
         return inspection if group_frame is None else replace(inspection, group=group_frame)
 
 
 def packed_map(frame: FrameAllocation) -> FrameMap:
     """Return relevance and chosen regions of a frame, packed."""
-    relevance, regions = frame.relevance.cpu().numpy(), frame.allocation.regions.numpy()
+    relevance = frame.relevance.cpu().numpy()
+    regions = frame.allocation.regions.numpy()
     return FrameMap(
         rows=relevance.shape[0],
         cols=relevance.shape[1],

@@ -69,7 +69,8 @@ class TextureStage:
 
     def run(self) -> None:
         """Writes frames until the capture stage has sent End, and passes that on."""
-        link, check = self._transport.link, self._control.check
+        link = self._transport.link
+        check = self._control.check
         with (
             closing(link(CAPTURE_TEXTURE, check=check)) as capture,
             closing(link(TEXTURE_ALLOCATE, bind=True, check=check)) as allocate,

@@ -28,14 +28,19 @@ SEND_LIMIT_MS = 2000
 LINGER_MS = 1000
 """Time for which a closing link still tries to send its queued messages."""
 
-RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
+RECONNECT_MS = 20
+RECONNECT_MAX_MS = 500
 """First and longest wait between attempts to reach another process."""
 
-KEEPALIVE_IDLE_S, KEEPALIVE_EVERY_S, KEEPALIVE_COUNT, UNACKNOWLEDGED_MS = 2, 1, 3, 5000
+KEEPALIVE_IDLE_S = 2
+KEEPALIVE_EVERY_S = 1
+KEEPALIVE_COUNT = 3
+UNACKNOWLEDGED_MS = 5000
 """TCP keep-alive for a silent peer on another host: idle time, interval, number of probes, and limit of
 unacknowledged data."""
 
-HEARTBEAT_EVERY_MS, HEARTBEAT_LIMIT_MS = 1000, 2000
+HEARTBEAT_EVERY_MS = 1000
+HEARTBEAT_LIMIT_MS = 2000
 """Interval of a link's heartbeats, and time limit of their replies."""
 
 TURNED_AWAY_MAX = 3
@@ -48,7 +53,9 @@ watches at once. One whose queue is full counts as gone."""
 QUEUE_MESSAGES = 64
 """Bound of each socket's queue; data stay far below it, because they need credits."""
 
-NOBLOCK, SNDMORE, POLLIN = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN)
+NOBLOCK = int(zmq.NOBLOCK)
+SNDMORE = int(zmq.SNDMORE)
+POLLIN = int(zmq.POLLIN)
 """Plain integers: a link combines them several times per frame, and enumeration members are slow to combine."""
 
 
@@ -356,7 +363,8 @@ class FrameSubscriber:
         self._peer.update()
         if not self._socket.poll(timeout_ms):
             return None, 0
-        newest, older_messages = None, -1
+        newest = None
+        older_messages = -1
         # limit of messages per call, so that a flood cannot block the reader
         for _ in range(64 if self._drains else 1):
             try:

@@ -34,10 +34,12 @@ STALE_NS = 5 * NS_PER_S
 SETTLE_NS = 10 * NS_PER_S
 """Least time that a run stays with a server, unless the server goes away."""
 
-AVOID_NS, AVOID_MAX_NS = 2 * NS_PER_S, 60 * NS_PER_S
+AVOID_NS = 2 * NS_PER_S
+AVOID_MAX_NS = 60 * NS_PER_S
 """Time for which a server that refused or failed is avoided: doubled each time, up to the second value."""
 
-RESOLVE_S, RESOLVE_MISSING_S = 5.0, 1.0
+RESOLVE_S = 5.0
+RESOLVE_MISSING_S = 1.0
 """Interval of name resolution; the shorter one while a name is unknown or one of its servers is not ready."""
 
 Choice = Literal["spread", "order"]
@@ -165,7 +167,8 @@ class ServerPool:
     def set_servers(self, servers: Sequence[ServerAddress]) -> None:
         """Replace the list of servers, which may be empty for a while. Servers that stay keep their state."""
         with self._lock:
-            previous, self._servers = self._servers, tuple(servers)
+            previous = self._servers
+            self._servers = tuple(servers)
             for endpoint, member in list(self._members.items()):
                 if member.server in servers:
                     member.group = self._servers.index(member.server)
@@ -275,7 +278,8 @@ class ServerPool:
         """Record the loss of the connection to a server, which is not ready until it reports so again."""
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
-                member.connected, member.load = False, None
+                member.connected = False
+                member.load = None
 
     def note_failed(self, endpoint: str, problem: Exception | None = None) -> None:
         """Record that a server failed a request, or, with `problem`, that it refused this run.
@@ -296,12 +300,15 @@ class ServerPool:
         """Record an answer of a server, which resets its failures."""
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
-                member.failures, member.avoided_until_ns, member.problem = 0, 0, None
+                member.failures = 0
+                member.avoided_until_ns = 0
+                member.problem = None
 
     def take_refusals(self) -> list[str]:
         """Return the messages of servers that have refused this run since the last call, once per server."""
         with self._lock:
-            refusals, self._new_refusals = self._new_refusals, []
+            refusals = self._new_refusals
+            self._new_refusals = []
             return refusals
 
     def refusal_of_all(self) -> Exception | None:
@@ -397,7 +404,8 @@ class ServerPool:
             load = probe.update()
             is_lost = probe.link.is_lost
         except TransportError as error:  # it rejects the key, or is no answer server
-            load, is_lost = None, True
+            load = None
+            is_lost = True
             self.note_failed(endpoint, error)
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
@@ -405,7 +413,8 @@ class ServerPool:
                 if is_lost:
                     member.load = None
                 elif load is not None:
-                    member.load, member.heard_ns = load, self._clock.now_ns()
+                    member.load = load
+                    member.heard_ns = self._clock.now_ns()
         return not is_lost
 
 
@@ -429,7 +438,8 @@ class ServerProbe:
                 raise TransportError(f"{type(envelope.message).__name__} in reply to a probe")
             if self._due:
                 raise TransportError("it reports its load unasked")
-            load, self._due = envelope.message, True
+            load = envelope.message
+            self._due = True
         now_ns = self._clock.now_ns()
         # interval of the requests for a server's load
         if (
@@ -437,7 +447,8 @@ class ServerProbe:
             and (self._asked_ns is None or now_ns - self._asked_ns >= 1 * NS_PER_S)
             and self.link.offer(Probe())
         ):
-            self._asked_ns, self._due = now_ns, False
+            self._asked_ns = now_ns
+            self._due = False
         return load
 
 

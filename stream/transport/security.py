@@ -114,7 +114,9 @@ class ServerCurve:
 
     def apply(self, bound: zmq.Socket[bytes]) -> None:
         """Configure a socket, before it binds, to accept known keys only; needs `Transport.require_curve`."""
-        bound.curve_secretkey, bound.curve_publickey, bound.curve_server = self.secret, self.public, True
+        bound.curve_secretkey = self.secret
+        bound.curve_publickey = self.public
+        bound.curve_server = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ class ClientCurve:
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
         """Configure a socket, before it connects, for authentication of both ends."""
-        socket.curve_secretkey, socket.curve_publickey = self.secret, self.public
+        socket.curve_secretkey = self.secret
+        socket.curve_publickey = self.public
         socket.curve_serverkey = self.server
 
 

@@ -315,7 +315,8 @@ class _PublicSocket(SocketThread):
                     self._greet(public)
                     if self._unknown > SUBSCRIPTIONS_REMEMBERED_MAX:
                         poller.unregister(public)
-                        public, self._unknown = self.reopen(), 0
+                        public = self.reopen()
+                        self._unknown = 0
                         poller.register(public, zmq.POLLIN)
                 if time.monotonic() >= next_tick_s:
                     next_tick_s = time.monotonic() + TICK_S

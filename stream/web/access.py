@@ -52,7 +52,8 @@ class WebAccess:
         assert output.web is not None
         WEB.require("the live page")
         host, port = parse_address(output.web)
-        local, token = is_loopback(host), output.web_token or environment.get(TOKEN) or None
+        local = is_loopback(host)
+        token = output.web_token or environment.get(TOKEN) or None
         if not local and token is None:
             raise ConfigError(
                 f"--web {output.web} can be reached from other machines, and any user there could look; give "

@@ -197,7 +197,8 @@ def make_application(
         remembered: SQLite files with past moments, which viewers search.
     """
 
-    files, uploads = StaticFiles(directory=PAGE), PictureUploads()
+    files = StaticFiles(directory=PAGE)
+    uploads = PictureUploads()
     sockets: set[WebSocket] = set()
     clip_indices: dict[str, ClipIndex] = {}
     hubs = {name: camera.hub for name, camera in cameras.items()}

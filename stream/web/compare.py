@@ -48,7 +48,8 @@ CLIENTS_MAX = 32
 MESSAGES_WAITING = 4000
 """Messages that may wait for a viewer; one that does not read them is disconnected."""
 
-MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
+MESSAGES_A_SECOND = 5.0
+MESSAGES_AT_ONCE = 30.0
 
 LONGEST_PX = 1024
 """A larger picture is shrunk to this: 1024 tiles at most, which a CPU can still answer about with all tokens."""
@@ -282,7 +283,8 @@ class CompareDesk:
 
     def _known_answer(self, request: ComparisonRequest) -> KnownAnswer | None:
         """Return the answer to an example's own question about its picture; None for all others."""
-        draw, question = self._draw_functions.get(request.picture), words_of(request.question)
+        draw = self._draw_functions.get(request.picture)
+        question = words_of(request.question)
         return next(
             (still.answer for still in STILLS if still.draw is draw and words_of(still.question) == question), None
         )
@@ -317,7 +319,8 @@ class CompareDesk:
             self._running = client.job = None
 
     async def _answer(self, client: CompareClient) -> None:
-        loop, job = asyncio.get_running_loop(), client.job
+        loop = asyncio.get_running_loop()
+        job = client.job
         assert job is not None, "a client that waits has a job"
 
         def pass_on(message: dict[str, Any]) -> None:

@@ -16,7 +16,10 @@ SEND_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 1.0
 """Time that a viewer may take to receive the close frame."""
 
-REFUSED, CROWDED, GOING_AWAY, CAMERA_IN_USE = 1008, 4001, 1001, 4002
+REFUSED = 1008
+CROWDED = 4001
+GOING_AWAY = 1001
+CAMERA_IN_USE = 4002
 """Close codes: the message or its sender is not allowed; too many viewers already; the program ends; another camera."""
 
 

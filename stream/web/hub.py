@@ -59,9 +59,11 @@ ENDS_DETECTIONS = ("answer", "cut", "discontinuity")
 
 STATS_EVERY_S = 1.0
 
-QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
+QUESTIONS_A_SECOND = 2.0
+QUESTIONS_AT_ONCE = 4.0
 
-CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
+CHOICES_A_SECOND = 1.0
+CHOICES_AT_ONCE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,8 @@ class Hub:
             self._matches.append(body)
         if isinstance(event, WatchesChanged):
             self._options = replace(self._options, watches=tuple(event.watches))
-            looks, names = self._state_messages.get("look", {}), {watch.name for watch in event.watches}
+            looks = self._state_messages.get("look", {})
+            names = {watch.name for watch in event.watches}
             self._state_messages["look"] = {name: look for name, look in looks.items() if name in names}
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encode("health", asdict(self._monitor.health())))

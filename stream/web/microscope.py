@@ -107,7 +107,8 @@ class Microscope(PictureRequests):
         return PictureRequest(inspect=InspectionRequest(levels))
 
     def _give(self, pictures: dict[int, bytes]) -> None:
-        of_picture, of_frame = pictures.get(-self._number), pictures.get(INSPECTION)
+        of_picture = pictures.get(-self._number)
+        of_frame = pictures.get(INSPECTION)
         if of_picture is not None and self._of_picture is not None and not self._of_picture.done():
             self._of_picture.set_result(of_picture)
         if of_frame is None:

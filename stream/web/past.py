@@ -101,7 +101,8 @@ def past_routes(files: PastFiles) -> list[BaseRoute]:
         return JSONResponse(reply)
 
     async def picture(request: Request) -> Response:
-        file, moment = request.path_params["file"], request.path_params["moment"]
+        file = request.path_params["file"]
+        moment = request.path_params["moment"]
         jpeg = None
         if file < len(files) and moment < NUMBER_MAX:
             try:
@@ -118,7 +119,9 @@ def past_routes(files: PastFiles) -> list[BaseRoute]:
 def _search(request: Request) -> tuple[Search, int]:
     """Return the search that a request asks for, and the number of spans to count, 0 for none. Raises PastError."""
     params = request.query_params
-    since_ms, until, before = _number(params.get("since"), 0), params.get("until"), params.get("before")
+    since_ms = _number(params.get("since"), 0)
+    until = params.get("until")
+    before = params.get("before")
     kinds = tuple(kind for kind in params.getlist("kind") if kind in KINDS)
     search = Search(
         query=Query.of(params.get("words", "")),

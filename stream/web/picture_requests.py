@@ -46,7 +46,8 @@ class PictureRequests(ABC):
 
     def __init__(self, interval_s: float, unanswered_s: float) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._interval_s, self._unanswered_s = interval_s, unanswered_s
+        self._interval_s = interval_s
+        self._unanswered_s = unanswered_s
         self._source: PictureSource | None = None
         self._next_s = 0.0
         self._requested_s: float | None = None
@@ -81,7 +82,8 @@ class PictureRequests(ABC):
         self._timer = self.loop.call_later(self._unanswered_s, self.update)
 
     def _attach(self, source: PictureSource | None) -> None:
-        self._source, self._requested_s = source, None
+        self._source = source
+        self._requested_s = None
         self.update()
 
     def _show(self, pictures: dict[int, bytes]) -> None:

@@ -65,7 +65,8 @@ class PictureRelay:
     def _pass_on(self, receiver: PictureReceiver) -> None:
         while not self._stop.is_set():
             with self._lock:
-                request, self._request = self._request, None
+                request = self._request
+                self._request = None
             if request is not None:
                 receiver.request(request)
             pictures = receiver.receive(WAIT_MS)

@@ -27,7 +27,8 @@ STOP_LIMIT_S = 5.0
 LEAVE_LIMIT_S = 2
 """Time that viewers may take to leave."""
 
-PING_EVERY_S, PONG_LIMIT_S = 5.0, 10.0
+PING_EVERY_S = 5.0
+PONG_LIMIT_S = 10.0
 """A viewer that reads nothing answers no ping either, and loses its place after the sum of both. Browsers answer by
 themselves, also for a hidden page."""
 

@@ -73,7 +73,8 @@ def read_named(texts: Iterable[str]) -> list[OfferedSource]:
     sources: dict[str, OfferedSource] = {}
     for text in texts:
         name, equals, address = text.partition("=")
-        name, address = name.strip(), address.strip()
+        name = name.strip()
+        address = address.strip()
         if not equals or not NAME.fullmatch(name) or not address:
             raise ConfigError(f"a source for the page is NAME=SOURCE, such as door=rtsp://camera/1; got {text!r}")
         if name in sources:
@@ -185,7 +186,8 @@ class SourceChooser:
             current = self._current
             if current is None:
                 return "nothing runs"
-            self._state, self._left = "ending", True
+            self._state = "ending"
+            self._left = True
         current.control.cancel()
         self.on_change()
         return None
@@ -201,10 +203,14 @@ class SourceChooser:
         """Wait for a choice and return it, once the run before it has `ended`; None after `quit`."""
         while not self._quitting:
             with self._lock:
-                source, self._next_source = self._next_source, None
+                source = self._next_source
+                self._next_source = None
                 if source is not None:
-                    self._current, self._state = ChosenSource(source, RunControl()), "opening"
-                    self._error, self._remark, self._left = None, None, False
+                    self._current = ChosenSource(source, RunControl())
+                    self._state = "opening"
+                    self._error = None
+                    self._remark = None
+                    self._left = False
             if source is not None:
                 self.on_change()
                 return None if self._quitting else self._current
@@ -234,7 +240,9 @@ class SourceChooser:
         A password in either is left out.
         """
         with self._lock:
-            current, self._current, self._state = self._current, None, "idle"
+            current = self._current
+            self._current = None
+            self._state = "idle"
             if current is not None and not self._left:
                 address = current.source.address
                 self._error = None if error is None else printable_span(scrubbed(error, address))
@@ -243,10 +251,12 @@ class SourceChooser:
 
     def _want(self, source: OfferedSource) -> None:
         with self._lock:
-            self._next_source, current = source, self._current
+            self._next_source = source
+            current = self._current
             self._error = self._remark = None
             if current is not None:
-                self._state, self._left = "ending", True
+                self._state = "ending"
+                self._left = True
         if current is not None:
             current.control.cancel()
         self._wake.put(None)

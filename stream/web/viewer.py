@@ -168,11 +168,13 @@ class Viewer:
     def next(self) -> bytes | str | None:
         """Return the next message, a text as str and a picture as bytes; None if none waits."""
         if self._lost_texts:
-            count, self._lost_texts = self._lost_texts, 0
+            count = self._lost_texts
+            self._lost_texts = 0
             return msgspec.json.encode({"topic": "missed", "count": count}).decode()
         if self._texts:
             return self._texts.popleft().decode()
-        picture, self._picture = self._picture, None
+        picture = self._picture
+        self._picture = None
         if picture is not None:
             self.pictures_sent += 1
         return picture

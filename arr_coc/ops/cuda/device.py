@@ -230,13 +230,11 @@ def torch_failures(activity: str) -> Iterator[None]:
         raise DeviceLost(f"the GPU failed while {activity} ({str(error).splitlines()[0]})") from error
 
 
-POINTER, HANDLE, INT, LONG, FLOAT = (
-    ctypes.c_void_p,
-    ctypes.c_ulonglong,
-    ctypes.c_int,
-    ctypes.c_longlong,
-    ctypes.c_float,
-)
+POINTER = ctypes.c_void_p
+HANDLE = ctypes.c_ulonglong
+INT = ctypes.c_int
+LONG = ctypes.c_longlong
+FLOAT = ctypes.c_float
 
 _FRAME = (POINTER, LONG, LONG, LONG, INT, INT)
 _SURFACES = (HANDLE,) * 6

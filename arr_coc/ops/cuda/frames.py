@@ -57,7 +57,10 @@ class FrameUploader:
     def __init__(
         self, device: CudaDevice, texture: DeviceTexture, grid: TileGrid, order: StreamOrder, resources: ExitStack
     ) -> None:
-        self._device, self._texture, self._grid, self._order = device, texture, grid, order
+        self._device = device
+        self._texture = texture
+        self._grid = grid
+        self._order = order
         self._dirty = StagingBuffer(device, grid.tiles, resources)
 
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:

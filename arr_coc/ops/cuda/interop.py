@@ -34,7 +34,10 @@ class MappedTexture:
 
     def __init__(self, device: CudaDevice, texture: TileTexture, grid: TileGrid, order: StreamOrder) -> None:
         """In the current context. Raises DeviceLost if the driver does not register the texture."""
-        self._device, self._texture, self._grid, self._order = device, texture, grid, order
+        self._device = device
+        self._texture = texture
+        self._grid = grid
+        self._order = order
         self._lock = threading.RLock()
         self._views = ExitStack()
         self._handles: TextureHandles | None = None
@@ -165,7 +168,8 @@ def interop_problem(cuda_device: int) -> str | None:
     return None
 
 
-EVERY_DEVICE, MOST_DEVICES = 1, 16
+EVERY_DEVICE = 1
+MOST_DEVICES = 16
 """CU_GL_DEVICE_LIST_ALL of cudaGL.h, and how many devices may draw for one context."""
 
 

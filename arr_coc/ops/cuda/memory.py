@@ -161,7 +161,8 @@ class StreamOrder:
 SURFACE_LDST = 2
 """CUDA_ARRAY3D_SURFACE_LDST of cuda.h: surfaces may write the array."""
 
-AS_INTEGERS, NORMALISED = 1, 2
+AS_INTEGERS = 1
+NORMALISED = 2
 """CU_TRSF_READ_AS_INTEGER and CU_TRSF_NORMALIZED_COORDINATES of cuda.h; a mipmapped texture takes no other
 coordinates."""
 
@@ -176,7 +177,8 @@ class TextureHandles:
 
     def __init__(self, array: Any, grid: TileGrid, resources: ExitStack) -> None:
         """In the current context; `array` has levels of the grid's size. Raises DeviceLost."""
-        self.width_px, self.height_px = grid.padded_width_px, grid.padded_height_px
+        self.width_px = grid.padded_width_px
+        self.height_px = grid.padded_height_px
         levels = [call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS)]
         self.surfaces = tuple(_surface(level, resources) for level in levels)
         self.handle = _texture_object(array, resources, blended=False)
@@ -210,7 +212,9 @@ class MipTexture:
 def _description(width_px: int, height_px: int) -> Any:
     cuda = bindings()
     descriptor = cuda.CUDA_ARRAY3D_DESCRIPTOR()
-    descriptor.Width, descriptor.Height, descriptor.Depth = width_px, height_px, 0
+    descriptor.Width = width_px
+    descriptor.Height = height_px
+    descriptor.Depth = 0
     descriptor.Format = cuda.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
     descriptor.NumChannels = 4
     descriptor.Flags = SURFACE_LDST
@@ -234,10 +238,12 @@ def _texture_object(array: Any, resources: ExitStack, blended: bool) -> int:
     resource.res.mipmap.hMipmappedArray = array
     descriptor = cuda.CUDA_TEXTURE_DESC()
     descriptor.addressMode = [cuda.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * 3
-    point, linear = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT, cuda.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
+    point = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT
+    linear = cuda.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
     descriptor.filterMode = descriptor.mipmapFilterMode = linear if blended else point
     descriptor.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
-    descriptor.minMipmapLevelClamp, descriptor.maxMipmapLevelClamp = 0.0, float(LEVELS - 1)
+    descriptor.minMipmapLevelClamp = 0.0
+    descriptor.maxMipmapLevelClamp = float(LEVELS - 1)
     texture = call("cuTexObjectCreate", resource, descriptor, None)
     resources.callback(call, "cuTexObjectDestroy", texture)
     return int(texture)
@@ -279,10 +285,15 @@ class HostMirror:
         self, device: CudaDevice, texture: DeviceTexture, order: StreamOrder, slot: StagingBuffer, level0: Plane
     ) -> None:
         """`slot` has room for `AT_ONCE` tiles, and has no other user."""
-        self._device, self._texture, self._order, self._slot = device, texture, order, slot
-        rows, cols = level0.shape[0] // TILE_PX, level0.shape[1] // TILE_PX
+        self._device = device
+        self._texture = texture
+        self._order = order
+        self._slot = slot
+        rows = level0.shape[0] // TILE_PX
+        cols = level0.shape[1] // TILE_PX
         self.levels = (level0, *allocate_levels(rows, cols)[1:])
-        self._fine_stale, self._coarse_stale = np.zeros((rows, cols), bool), np.zeros((rows, cols), bool)
+        self._fine_stale = np.zeros((rows, cols), bool)
+        self._coarse_stale = np.zeros((rows, cols), bool)
         self._fetch_lock = threading.Lock()
 
     def note(self, tiles: Tiles | Mask, level0: bool) -> None:
@@ -311,8 +322,10 @@ class HostMirror:
             levels = range(first, LEVELS if first else 1)
             content = self._fetched(part, first, sum(_tile_bytes(level) for level in levels) * len(part))
             for level in levels:
-                side, nbytes = TILE_PX >> level, _tile_bytes(level) * len(part)
-                texels, content = content[:nbytes].reshape(-1, side, 3), content[nbytes:]
+                side = TILE_PX >> level
+                nbytes = _tile_bytes(level) * len(part)
+                texels = content[:nbytes].reshape(-1, side, 3)
+                content = content[nbytes:]
                 rows, cols = part.T
                 tile_view(self.levels[level], side, side)[rows, :, cols] = tile_view(texels, side, side)[:, :, 0]
 

@@ -23,13 +23,16 @@ def compile_source(file: str, capability: tuple[int, int]) -> bytes:
     Raises BackendMissing without the library, or if it is older than the device; StoreError, with the compiler's first
     complaint, if it rejects the source.
     """
-    library, architecture = _library(), capability[0] * 10 + capability[1]
+    library = _library()
+    architecture = capability[0] * 10 + capability[1]
     if architecture not in _call(library, "nvrtcGetSupportedArchs"):
         raise BackendMissing(f"NVRTC {nvrtc_version()} does not know sm_{architecture}", "install a newer torch")
     folder = kernel_folder()
     headers = sorted(folder.glob("*.cuh"))
-    source, name = (folder / f"{file}.cu").read_bytes(), f"{file}.cu".encode()
-    texts, names = [path.read_bytes() for path in headers], [path.name.encode() for path in headers]
+    source = (folder / f"{file}.cu").read_bytes()
+    name = f"{file}.cu".encode()
+    texts = [path.read_bytes() for path in headers]
+    names = [path.name.encode() for path in headers]
     program = _call(library, "nvrtcCreateProgram", source, name, len(headers), texts, names)
     try:
         options = [option.encode() for option in (*OPTIONS, f"--gpu-architecture=sm_{architecture}")]

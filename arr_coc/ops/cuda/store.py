@@ -181,12 +181,14 @@ class CudaStore(BaseTextureStore):
 
     def _upload(self, tiles: npt.NDArray[np.intp], texture: TextureHandles, stream: int) -> None:
         """Packs tiles int [n, 2] of level 0, copies them and has them written on all levels."""
-        slot, count = self._ring.take(), len(tiles)
+        slot = self._ring.take()
+        count = len(tiles)
         start = put_places(slot, tiles)
         end = start + count * FINE_BYTES
         self._packer.pack(self._level0, tiles, slot.host[start:end].reshape(count, TILE_PX, TILE_PX, 3))
         slot.upload(end, stream)
-        places, texels = slot.device, slot.device + start
+        places = slot.device
+        texels = slot.device + start
         self._device.kernels.launch("upload_tiles", (count, 1), stream, texels, places, *texture.surfaces)
         slot.mark(stream)
 

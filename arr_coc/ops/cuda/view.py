@@ -28,7 +28,8 @@ class ChannelKernels:
     stale."""
 
     def __init__(self, device: CudaDevice, grid: TileGrid) -> None:
-        self._device, self._grid = device, grid
+        self._device = device
+        self._grid = grid
         ends = (grid.rows, grid.cols)
         places = np.concatenate([np.linspace(0, 1, length, dtype=np.float32) for length in ends])
         self._places = torch.from_numpy(places).to(device.place)
@@ -88,15 +89,19 @@ class CudaTexels:
 
     def patches(self, regions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The pixels of regions int64 [K, 3] on the device: [K, 3, 32, 32]."""
-        count, place = len(regions), self.device.place
+        count = len(regions)
+        place = self.device.place
         out = self.device.empty((count, 3, TILE_PX, TILE_PX), dtype)
         if not count:
             return out
-        regions, scales = regions.to(place).contiguous(), shape_scales(place)
+        regions = regions.to(place).contiguous()
+        scales = shape_scales(place)
         if dtype == torch.uint8:
-            name, target = "gather_bytes", [out.data_ptr()]
+            name = "gather_bytes"
+            target = [out.data_ptr()]
         else:
-            name, target = "gather_halves", [normalised(dtype, place).data_ptr(), out.data_ptr()]
+            name = "gather_halves"
+            target = [normalised(dtype, place).data_ptr(), out.data_ptr()]
         with self._reading() as (texture, stream):
             tables = (regions.data_ptr(), scales.data_ptr(), len(scales))
             values = (texture.handle, *tables, texture.width_px, texture.height_px)
@@ -208,7 +213,8 @@ class CudaView(TextureView):
         Raises as `texture_array`.
         """
         rows, cols = self.grid.shape
-        down, right = -(-rows // 2), -(-cols // 2)
+        down = -(-rows // 2)
+        right = -(-cols // 2)
         regions = np.stack([np.ones(down * right, np.int64), *np.divmod(np.arange(down * right), right)], axis=1)
         tiles = self.patches(regions).unflatten(0, (down, right)).permute(2, 0, 3, 1, 4)
         red, green, blue = tiles.flatten(3, 4).flatten(1, 2)[:, : rows * HALF_PX, : cols * HALF_PX].int()

@@ -46,7 +46,8 @@ class MappedBuffer(GlResource):
 
     def __init__(self, device: GlDevice, nbytes: int, access: Literal["write", "read"]) -> None:
         """Raise DeviceLost if the device lacks the memory."""
-        gl, buffer = device.library.gl, ctypes.c_uint()
+        gl = device.library.gl
+        buffer = ctypes.c_uint()
         flags = gl.GL_MAP_PERSISTENT_BIT | gl.GL_MAP_COHERENT_BIT | gl.GL_MAP_WRITE_BIT
         hints = 0
         if access == "read":
@@ -67,7 +68,8 @@ class Fence:
     def __init__(self, device: GlDevice) -> None:
         """In the current context, after the commands issued before, which start running now."""
         calls = device.library.calls
-        self._device, self._calls = device, calls
+        self._device = device
+        self._calls = calls
         self._sync: int | None = calls.glFenceSync(SYNC_GPU_COMMANDS_COMPLETE, 0)
         calls.glFlush()
 

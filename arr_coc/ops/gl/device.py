@@ -60,7 +60,8 @@ def _list_devices(library: GlLibrary) -> list[tuple[bool, DisplayCandidate]]:
     from OpenGL.EGL.EXT.device_enumeration import eglQueryDevicesEXT
     from OpenGL.EGL.EXT.device_query import eglQueryDeviceStringEXT
 
-    handles, count = (library.egl.EGLDeviceEXT * MOST_DEVICES)(), ctypes.c_int()
+    handles = (library.egl.EGLDeviceEXT * MOST_DEVICES)()
+    count = ctypes.c_int()
     eglQueryDevicesEXT(MOST_DEVICES, handles, count)
     devices = []
     for index in range(count.value):
@@ -96,12 +97,14 @@ _CORE_4_5 = (0x3098, 4, 0x30FB, 5, 0x30FD, 1)
 _TOLD_OF_RESETS = (*_CORE_4_5, 0x31BD, 0x31BF)
 """EGL_KHR_create_context: major, minor, core profile; reset notification strategy: lose context on reset."""
 
-_DRAW, _READ = 0x3059, 0x305A
+_DRAW = 0x3059
+_READ = 0x305A
 
 SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
 
 _ERRORS = {0x0500: "invalid enum", 0x0501: "invalid value", 0x0502: "invalid operation", 0x0506: "invalid framebuffer"}
-_OUT_OF_MEMORY, _CONTEXT_LOST = 0x0505, 0x0507
+_OUT_OF_MEMORY = 0x0505
+_CONTEXT_LOST = 0x0507
 
 Deletion = Callable[["GlDevice"], None]
 
@@ -132,7 +135,8 @@ class GlDevice:
     def __init__(self, library: GlLibrary, choice: DisplayCandidate) -> None:
         """Raise BackendMissing if this display gives no OpenGL 4.5."""
         self.library = library
-        self.name, self.cuda = choice.name, choice.cuda
+        self.name = choice.name
+        self.cuda = choice.cuda
         self.display = _address(choice.display)
         self.loss_reason: str | None = None
         self._attributes: tuple[int, ...] = ()
@@ -295,7 +299,8 @@ def open_device(cuda: int | None = None) -> GlDevice:
 
 def find_device(cuda: int | None = None) -> GlDevice:
     """A device with separate contexts, chosen as by `open_device`. Raises BackendMissing as that does."""
-    library, failures = load(), []
+    library = load()
+    failures = []
     try:
         candidates = list(display_candidates(library))
     except library.egl.EGLError as error:

@@ -88,7 +88,8 @@ def compute(
     """
     with device.current() as context:
         starts = np.cumsum([0, align(out.nbytes), *(align(array.nbytes) for array in inputs)]).tolist()
-        buffer, calls = scratch(device, context, starts[-1]), device.library.calls
+        buffer = scratch(device, context, starts[-1])
+        calls = device.library.calls
         for array, start in zip(inputs, starts[1:], strict=False):
             buffer.memory[start : start + array.nbytes] = _bytes(array)
         calls.glBindBufferRange(SHADER_STORAGE_BUFFER, 1, buffer.name, 0, out.nbytes)
@@ -134,7 +135,8 @@ def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dic
         parts = [(level, *_texel_box(rectangle, level)) for level in levels for rectangle in rectangles]
         sizes = [(bottom - top) * (right - left) * TEXEL_BYTES for _, top, left, bottom, right in parts]
         starts = np.cumsum([0, *map(align, sizes)]).tolist()
-        buffer, calls = scratch(device, context, starts[-1]), device.library.calls
+        buffer = scratch(device, context, starts[-1])
+        calls = device.library.calls
         texture.order()
         calls.glBindBuffer(PIXEL_PACK_BUFFER, buffer.name)
         for (level, top, left, bottom, right), start, size in zip(parts, starts, sizes, strict=False):
@@ -164,9 +166,12 @@ def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
 
 def by_shape(regions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint32], list[Dispatch]]:
     """Places uint32 [n, 4] (row, col, slot, 0) of each shape at an aligned start, and a workgroup for each."""
-    groups, dispatches, start = [], [], 0
+    groups = []
+    dispatches = []
+    start = 0
     for code in np.unique(regions[:, 0]).tolist():
-        footprint, slots = FOOTPRINTS[code], np.flatnonzero(regions[:, 0] == code)
+        footprint = FOOTPRINTS[code]
+        slots = np.flatnonzero(regions[:, 0] == code)
         defines = (f"DOWN {footprint.down}", f"ACROSS {footprint.across}") if footprint.texels > 1 else ()
         places = np.zeros((-(-len(slots) // PLACES_ALIGNED) * PLACES_ALIGNED, 4), np.uint32)
         places[: len(slots), :2], places[: len(slots), 2] = regions[slots, 1:], slots

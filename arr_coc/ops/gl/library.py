@@ -25,7 +25,9 @@ REMEDY = (
     "or choose texture.backend = cpu"
 )
 
-c_sync, c_offset, c_size = c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t
+c_sync = c_void_p
+c_offset = ctypes.c_ssize_t
+c_size = ctypes.c_ssize_t
 
 QUICK: dict[str, tuple[Any, ...]] = {
     "glBindBuffer": (None, c_uint, c_uint),
@@ -74,7 +76,8 @@ def load() -> GlLibrary:
         raise BackendMissing(f"texture.backend = gl needs EGL, and {EGL_FILE} is not here", REMEDY) from error
     egl, gl = _pyopengl()
     address = handle.eglGetProcAddress
-    address.restype, address.argtypes = c_void_p, [ctypes.c_char_p]
+    address.restype = c_void_p
+    address.argtypes = [ctypes.c_char_p]
     calls = SimpleNamespace()
     for table, prototype in ((QUICK, ctypes.PYFUNCTYPE), (HEAVY, ctypes.CFUNCTYPE)):
         for name, signature in table.items():

@@ -81,7 +81,8 @@ def source(kernel: str, *defines: str) -> str:
 def _compiled(device: GlDevice, kernel: str, text: str) -> int:
     gl = device.library.gl
     with device.creating(f"the program {kernel}"):
-        shader, name = gl.glCreateShader(gl.GL_COMPUTE_SHADER), gl.glCreateProgram()
+        shader = gl.glCreateShader(gl.GL_COMPUTE_SHADER)
+        name = gl.glCreateProgram()
         try:
             gl.glShaderSource(shader, [text])
             gl.glCompileShader(shader)
@@ -123,7 +124,8 @@ class TileTexture(GlResource):
         self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2, *, uploads: bool = True
     ) -> None:
         """Raise BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
-        self.device, self.shape = device, (rows, cols)
+        self.device = device
+        self.shape = (rows, cols)
         self._packer = TilePacker()
         self._write_fence: Fence | None = None
         self._draw_fences: deque[Fence] = deque()
@@ -205,7 +207,9 @@ class TileTexture(GlResource):
             gl.glCreateTextures(gl.GL_TEXTURE_2D, 1, names)
             gl.glGenTextures(1, ctypes.byref(names, 4))
             gl.glCreateTextures(gl.GL_TEXTURE_BUFFER, 1, buffer_texture)
-            self.name, self.words, self._texels = names[0], names[1], buffer_texture.value
+            self.name = names[0]
+            self.words = names[1]
+            self._texels = buffer_texture.value
             super().__init__(self.device, "glDeleteTextures", (self.name, self.words, self._texels))
             gl.glTextureStorage2D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX)
             gl.glTextureView(self.words, gl.GL_TEXTURE_2D, self.name, gl.GL_R32UI, 0, LEVELS, 0, 1)
@@ -228,7 +232,8 @@ class TileTexture(GlResource):
         return largest
 
     def _make_ring(self, nbytes: int) -> UploadRing:
-        gl, ring = self.device.library.gl, UploadRing(self.device, nbytes)
+        gl = self.device.library.gl
+        ring = UploadRing(self.device, nbytes)
         if ring.capacity // FOUR_TEXELS > gl.glGetIntegerv(gl.GL_MAX_TEXTURE_BUFFER_SIZE):
             raise BackendMissing(
                 f"{self.device.renderer} reads no buffer of {ring.capacity} bytes", "choose texture.backend = cpu"

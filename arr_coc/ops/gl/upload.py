@@ -159,7 +159,8 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
     """
     strip_offset = align(sum(len(block.dirty) for block in plan.blocks) * RECORD_BYTES)
     position = align(strip_offset + len(plan.strip) * RECORD_BYTES)
-    blocks, copies = [np.empty((0, 4), np.uint32)], []
+    blocks = [np.empty((0, 4), np.uint32)]
+    copies = []
     for block in plan.blocks:
         _lay_block(level0, block, memory[position:])
         copies.append(BlockCopy(block, offset + position))
@@ -176,7 +177,8 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
 
 def _lay_block(level0: Plane, block: Block, memory: Plane) -> None:
     row0, col0, row1, col1 = (edge * TILE_PX for edge in block.rectangle)
-    height, width = row1 - row0, col1 - col0
+    height = row1 - row0
+    width = col1 - col0
     target = memory[: height * width * TEXEL_BYTES].reshape(height, width, TEXEL_BYTES)
     cv2.cvtColor(level0[row0:row1, col0:col1], cv2.COLOR_RGB2RGBA, dst=target)
 

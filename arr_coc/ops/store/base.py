@@ -275,7 +275,8 @@ class BaseTextureStore(TextureStore):
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
         self._failure: StoreError | None = None
-        self._users, self._users_lock = 0, threading.Lock()
+        self._users = 0
+        self._users_lock = threading.Lock()
         self._closed = False
 
     @abstractmethod

@@ -69,7 +69,8 @@ def kernel_path() -> Path:
 def load_kernel(path: Path) -> ctypes.CDLL:
     """The compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the texture's compiled kernel", "tiles", VERSION)
-    pointer, number = ctypes.c_void_p, ctypes.c_int32
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int32
     kernel.tiles_compare.argtypes = (pointer, pointer, number, number, pointer)
     kernel.tiles_update.argtypes = (pointer, pointer, pointer)
     kernel.tiles_finest.argtypes = (pointer, pointer)
@@ -131,8 +132,10 @@ class CompiledTexture(HostTexture):
         )
         self._hashes = np.zeros((*fmt.grid.shape, 2), np.uint64)
         self._rest = np.zeros(fmt.grid.shape[0], np.uint8)
-        texture.known, texture.rest = self._hashes.ctypes.data, self._rest.ctypes.data
-        self._stale, self._level0_lock = np.zeros(fmt.grid.shape, bool), threading.Lock()
+        texture.known = self._hashes.ctypes.data
+        texture.rest = self._rest.ctypes.data
+        self._stale = np.zeros(fmt.grid.shape, bool)
+        self._level0_lock = threading.Lock()
         for index, level in enumerate(self._levels):
             texture.levels[index] = level.ctypes.data
         for index, (plane, (down, across)) in enumerate(zip(self.planes, fmt.steps(), strict=True)):
@@ -149,7 +152,8 @@ class CompiledTexture(HostTexture):
         return dirty
 
     def update(self, planes: FramePlanes, dirty: Mask) -> None:
-        keep, tiles = self._point_at(planes.planes), np.ascontiguousarray(dirty)
+        keep = self._point_at(planes.planes)
+        tiles = np.ascontiguousarray(dirty)
         self._kernel.tiles_update(ctypes.byref(self._texture), self._frame, tiles.ctypes.data)
         del keep
         if self._format.layout != "rgb":
@@ -175,5 +179,6 @@ class CompiledTexture(HostTexture):
         """Pass the addresses of the planes to the kernel; returns the objects that must live while it works."""
         keep = [plane if plane[0].flags.c_contiguous else np.ascontiguousarray(plane) for plane in planes]
         for slot, plane in zip(self._frame, keep, strict=False):
-            slot.data, slot.stride = plane.ctypes.data, plane.strides[0]
+            slot.data = plane.ctypes.data
+            slot.stride = plane.strides[0]
         return keep

@@ -120,7 +120,8 @@ def differing_tiles(
 def _measures(delta: Plane, grid: TileGrid, tile: tuple[int, int]) -> tuple[npt.NDArray, npt.NDArray]:
     """The largest cell and the rounded mean of each tile [rows, cols]; of three channels, the largest."""
     (rows, cols), (height, width) = grid.shape, tile
-    below, right = rows * height - delta.shape[0], cols * width - delta.shape[1]
+    below = rows * height - delta.shape[0]
+    right = cols * width - delta.shape[1]
     cells = _halved(cv2.copyMakeBorder(delta, 0, below, 0, right, cv2.BORDER_REPLICATE))
     largest = cells.reshape(rows, height // 2, cols, width // 2, -1).max(axis=(1, 3, 4))
     means = _halved(cells).reshape(rows, height // 4, cols, width // 4, -1).mean(axis=(1, 3))

@@ -99,7 +99,8 @@ def refresh(levels: tuple[Plane, ...], rectangle: Rectangle) -> None:
     """
     row0, col0, row1, col1 = rectangle
     for level in range(1, len(levels)):
-        fine, coarse = TILE_PX >> (level - 1), TILE_PX >> level
+        fine = TILE_PX >> (level - 1)
+        coarse = TILE_PX >> level
         source = levels[level - 1][row0 * fine : row1 * fine, col0 * fine : col1 * fine]
         target = levels[level][row0 * coarse : row1 * coarse, col0 * coarse : col1 * coarse]
         cv2.resize(source, target.shape[1::-1], dst=target, interpolation=cv2.INTER_AREA)
@@ -109,8 +110,10 @@ def gather(levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
     """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
     out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
     for code in np.unique(regions[:, 0]).tolist():
-        footprint, slots = FOOTPRINTS[code], np.flatnonzero(regions[:, 0] == code)
-        level, boxes = levels[footprint.level], (footprint.down, footprint.across)
+        footprint = FOOTPRINTS[code]
+        slots = np.flatnonzero(regions[:, 0] == code)
+        level = levels[footprint.level]
+        boxes = (footprint.down, footprint.across)
         rows, cols = (
             np.minimum(regions[slots, axis + 1, None] * side + np.arange(side), level.shape[axis] - 1)
             for axis, side in enumerate(TILE_PX * box for box in boxes)
@@ -133,7 +136,8 @@ class HostTexture(ABC):
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS) -> None:
         """`levels`: number of levels to keep, from the finest; one if hardware makes the others."""
         self._levels = allocate_levels(*fmt.grid.shape, levels)
-        rows, cols = fmt.grid.padded_height_px, fmt.grid.padded_width_px
+        rows = fmt.grid.padded_height_px
+        cols = fmt.grid.padded_width_px
         self._padded = tuple(
             self._levels[0] if fmt.layout == "rgb" else page_zeros(rows // down, cols // across)
             for down, across in fmt.steps()
@@ -142,7 +146,8 @@ class HostTexture(ABC):
             padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
             for padded, (down, across) in zip(self._padded, fmt.steps(), strict=True)
         )
-        self._format, self._thresholds = fmt, thresholds
+        self._format = fmt
+        self._thresholds = thresholds
 
     @abstractmethod
     def compare(self, planes: FramePlanes) -> Mask:
@@ -182,7 +187,8 @@ class ReferenceTexture(HostTexture):
         parts = []
         for padded, frame, (down, across) in zip(self._padded, planes.planes, self._format.steps(), strict=True):
             box = _samples(rows, TILE_PX // down), _samples(cols, TILE_PX // across)
-            old, new = padded[box], frame[box]
+            old = padded[box]
+            new = frame[box]
             new = np.pad(
                 new, [(0, target - size) for target, size in zip(old.shape, new.shape, strict=True)], mode="edge"
             )

@@ -87,7 +87,8 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
                 value = worth.sum() * (math.log2(full_view.scale) - PART_COST * len(cells))
                 value += part_worth * (-level - math.log2(full_view.scale))
                 if len(parts) == len(cells) and value > most:
-                    most, best = value, CompositeLayout((rows * TILE_PX, cols * TILE_PX), (full_view, *parts))
+                    most = value
+                    best = CompositeLayout((rows * TILE_PX, cols * TILE_PX), (full_view, *parts))
     return best
 
 
@@ -170,7 +171,8 @@ def _parts(
 
     Fewer than cells if a cell is larger than the picture.
     """
-    remaining_worth, part_worth = worth.copy(), 0.0
+    remaining_worth = worth.copy()
+    part_worth = 0.0
     parts = []
     for top, leftmost, bottom, right in cells:
         target = (top + BORDER_PX, leftmost + BORDER_PX, bottom - BORDER_PX, right - BORDER_PX)

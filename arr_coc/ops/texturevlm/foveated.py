@@ -85,9 +85,13 @@ def sample_foveated(
     )
     centres, coarse = _samples(axes, (rows, cols))
     centre_levels = (coarse - math.log2(TILE_PX)).clamp(0, LEVELS - 1)
-    patches, centres, centre_levels = patches.contiguous(), centres.flatten(1, 2), centre_levels.flatten(1)
+    patches = patches.contiguous()
+    centres = centres.flatten(1, 2)
+    centre_levels = centre_levels.flatten(1)
     if len(fixations) == 1 and torch.as_tensor(fixation_point).ndim == 1:
-        patches, centres, centre_levels = patches[0], centres[0], centre_levels[0]
+        patches = patches[0]
+        centres = centres[0]
+        centre_levels = centre_levels[0]
     return FoveatedPatches(patches, centres, centre_levels, (rows, cols))
 
 
@@ -95,7 +99,8 @@ class _Axis:
     """Warp of one axis of a picture around fixations [N] in [0, 1] of its length; `scale_px` is e0."""
 
     def __init__(self, fixations: torch.Tensor, length_px: int, scale_px: float) -> None:
-        self._middle_px, self._scale_px = fixations[:, None] * length_px, scale_px
+        self._middle_px = fixations[:, None] * length_px
+        self._scale_px = scale_px
         self._first = -torch.log1p(self._middle_px / scale_px)
         self._range = torch.log1p((length_px - self._middle_px) / scale_px) - self._first
 

@@ -78,7 +78,8 @@ def _of_array(image: Plane) -> tuple[Plane, ...]:
 def _padded(image: torch.Tensor) -> torch.Tensor:
     height, width = image.shape[-2:]
     grid = TileGrid.of(height, width)
-    right, bottom = grid.padded_width_px - width, grid.padded_height_px - height
+    right = grid.padded_width_px - width
+    bottom = grid.padded_height_px - height
     if not (right or bottom):
         return image.contiguous()
     stack = image.reshape(-1, 3, height, width)

@@ -243,7 +243,8 @@ class Texture:
         Raises:
             OptionError: A length or height of 0 or less.
         """
-        centres, along = self.as_points(centres, "centres"), self.as_points(along, "along")
+        centres = self.as_points(centres, "centres")
+        along = self.as_points(along, "along")
         if centres.ndim != 2 or centres.shape != along.shape:
             raise ShapeError(f"centres and along are both [K, 2], got {list(centres.shape)} and {list(along.shape)}")
         if not along.any(dim=1).all():

@@ -112,7 +112,8 @@ class VideoStream:
         if self._pending is None:
             return None
         frame, difference = self._pending
-        store, stamp = self._opened(), FrameStamp(self._frames, 0, 0, self._epoch)
+        store = self._opened()
+        stamp = FrameStamp(self._frames, 0, 0, self._epoch)
         if isinstance(frame, FramePlanes):
             change = store.write(frame, difference, stamp)
         else:
@@ -186,7 +187,8 @@ class VideoStream:
 
     def _store_of(self, frame: torch.Tensor) -> TensorStore | None:
         """The store, if it takes this tensor on its device; None if the tensor has to be copied to the host."""
-        height_px, width_px = self.grid.height_px, self.grid.width_px
+        height_px = self.grid.height_px
+        width_px = self.grid.width_px
         if frame.dtype != torch.uint8 or tuple(frame.shape) not in ((height_px, width_px, 3), (3, height_px, width_px)):
             return None
         store = self._store_for(PlaneFormat("rgb", height_px, width_px, (1, 1), Colour()))

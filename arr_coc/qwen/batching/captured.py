@@ -44,7 +44,8 @@ it. It may run the step first, at most WARM_UP_STEPS times."""
 @torch.inference_mode()
 def cuda_graph(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
     """Capture a step as a CUDA graph, and return its replay function."""
-    beside, graph = _beside(device), torch.cuda.CUDAGraph()
+    beside = _beside(device)
+    graph = torch.cuda.CUDAGraph()
     beside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(beside):
         for _ in range(WARM_UP_STEPS):
@@ -74,7 +75,8 @@ class CapturedRows:
     def __init__(self, qwen: QwenVL, block: SlotBlock, rows: int, capture: Capture) -> None:
         self._qwen = qwen
         self._rooms = {number: (layer.keys, layer.values) for number, layer in block.layers.items()}
-        device, head = qwen.device, qwen.model.lm_head.weight
+        device = qwen.device
+        head = qwen.model.lm_head.weight
         self._places = torch.arange(block.room, device=device)
         self._rows = torch.arange(rows, device=device)
         self._mask = torch.zeros(rows, 1, 1, block.room, dtype=torch.bool, device=device)
@@ -106,7 +108,8 @@ class CapturedRows:
         cos, sin = rotation(self._qwen, position.float().expand(3, -1))
         embeds = self._qwen.language_model.embed_tokens(token)
         torch.le(self._places, length[:, None], out=self._mask[:, 0, 0])
-        cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
+        cos = cos.to(embeds)[:, None]
+        sin = sin.to(embeds)[:, None]
         hidden = finish(layer_steps(self._qwen, embeds, cos, sin, self._attend))
         self.logits.copy_(logits_of(self._qwen, hidden))
         self.choices.copy_(likeliest(self.logits))
@@ -200,7 +203,8 @@ class CapturedStep:
         self._rows = list(rows)
 
     def _run(self, options: Decoding) -> _AheadStep:
-        graph, states = self._graph, []
+        graph = self._graph
+        states = []
         graph.replay()
         for row in self._rows:
             if row.generator is not None:

@@ -50,7 +50,8 @@ def _groups(qwen: QwenVL, packets: Sequence[TokenPacket]) -> Iterator[list[int]]
             if regions + count > most:
                 if len(group) > 1:
                     yield group
-                group, regions = [], 0
+                group = []
+                regions = 0
             group.append(index)
             regions += count
         if len(group) > 1:
@@ -58,14 +59,16 @@ def _groups(qwen: QwenVL, packets: Sequence[TokenPacket]) -> Iterator[list[int]]
 
 
 def _one_pass(qwen: QwenVL, packets: Sequence[TokenPacket]) -> list[EncodedFrame]:
-    device, grid = qwen.vision_device, packets[0].grid
+    device = qwen.vision_device
+    grid = packets[0].grid
     regions = torch.from_numpy(np.concatenate([packet.regions for packet in packets]).astype(np.int64)).to(device)[None]
     pixels = _joined_pixels(packets, device)[None]
     counts = [len(packet.regions) for packet in packets]
     rows = embed_rows(qwen.tower, pixels, regions, grid, qwen.preprocessing.scale)
     tokens = run_blocks(qwen.tower, rows, _attend_by_packet(qwen, regions, counts))
     check_finite(tokens)
-    embeds, deepstack = tokens.embeds.split(counts, dim=1), [level.split(counts, dim=1) for level in tokens.deepstack]
+    embeds = tokens.embeds.split(counts, dim=1)
+    deepstack = [level.split(counts, dim=1) for level in tokens.deepstack]
     own_regions = regions.split(counts, dim=1)
     return [
         EncodedFrame(VisualTokens(embeds[index], tuple(level[index] for level in deepstack)), own_regions[index], grid)

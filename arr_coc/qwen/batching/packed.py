@@ -88,7 +88,8 @@ def _few_at_a_time(prompts: Sequence[PromptToPrefill]) -> Iterator[list[PromptTo
         count = prompt.rows
         if few and tokens + count > CPU_TOKENS:
             yield few
-            few, tokens = [], 0
+            few = []
+            tokens = 0
         few.append(prompt)
         tokens += count
     yield few
@@ -99,8 +100,10 @@ def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
     embeds = torch.cat([arguments["inputs_embeds"][0] for arguments in inputs])
     cos, sin = rotation(qwen, torch.cat([arguments["position_ids"][:, 0] for arguments in inputs], dim=1))
     counts = [prompt.rows for prompt in prompts]
-    attend, recur = _PackedAttention(prompts, counts), _PackedRecurrence(prompts, counts)
-    cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
+    attend = _PackedAttention(prompts, counts)
+    recur = _PackedRecurrence(prompts, counts)
+    cos = cos.to(embeds)[:, None]
+    sin = sin.to(embeds)[:, None]
     hidden = finish(layer_steps(qwen, embeds, cos, sin, attend, recur, _deepstack(inputs, embeds.device)))
     for index, prompt in enumerate(prompts):
         if prompt.branches:
@@ -143,7 +146,8 @@ class _PackedAttention:
     def _attend(
         self, index: int, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        prompt, cached_tokens = self._prompts[index], self._cached_tokens[index]
+        prompt = self._prompts[index]
+        cached_tokens = self._cached_tokens[index]
         keys, values = prompt.cache.kv.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
         self._note(index, layer, query, keys[0])
         shared = query.shape[1] // keys.shape[1]
@@ -164,7 +168,9 @@ class _PackedAttention:
         if prompt.probe is not None:
             prompt.probe.see(layer, query[end - 1], keys[:, :key_end])
         for branch in prompt.branches:
-            end, begin, key_end = end + branch.part.length, key_end, key_end + branch.part.length
+            end = end + branch.part.length
+            begin = key_end
+            key_end = key_end + branch.part.length
             if branch.probe is not None and branch.probe.watches(layer):
                 visible_keys = torch.cat([keys[:, : branch.prefix_tokens], keys[:, begin:key_end]], dim=1)
                 branch.probe.see(layer, query[end - 1], visible_keys)
@@ -174,7 +180,9 @@ class _PackedAttention:
         question."""
         mask = self._masks[index]
         if mask is None:
-            tokens, cached_tokens, prompt = self._counts[index], self._cached_tokens[index], self._prompts[index]
+            tokens = self._counts[index]
+            cached_tokens = self._cached_tokens[index]
+            prompt = self._prompts[index]
             mask = torch.ones(tokens, cached_tokens + tokens, dtype=torch.bool, device=device).tril(cached_tokens)
             row = prompt.part.length
             for branch in prompt.branches:
@@ -199,7 +207,8 @@ class _PackedRecurrence:
         """Arguments and result as `arr_coc.qwen.decode.Recur`."""
         mixed = []
         for prompt, states, rows in zip(self._prompts, self._states, entering.split(self._counts), strict=True):
-            kv, begin = prompt.cache.kv, 0
+            kv = prompt.cache.kv
+            begin = 0
             for end in sorted({len(rows), *states}):
                 if begin < end:
                     mixed.append(layer(hidden_states=rows[None, begin:end], cache_params=kv)[0])
@@ -210,6 +219,7 @@ class _PackedRecurrence:
 
     def marks(self, index: int) -> list[CacheMark[Any]]:
         """Return the marks of a prompt, with the states there."""
-        part, states = self._prompts[index].part, self._states[index]
+        part = self._prompts[index].part
+        states = self._states[index]
         before = part.tokens - part.length
         return [replace(mark, states=tuple(states.get(mark.tokens - before, ()))) for mark in part.marks]

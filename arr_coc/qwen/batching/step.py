@@ -90,7 +90,8 @@ class SlotLayer(GrowableLayer):
     def look_at(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Use these tensors [1, kv heads, room, head_dim], which already hold the layer's contents."""
         length = self.get_seq_length()
-        self.room_keys, self.room_values = keys, values
+        self.room_keys = keys
+        self.room_values = values
         self.is_initialized = True
         self.show(length)
 
@@ -144,7 +145,8 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
             f"{qwen.model_id} is spread over devices, or sees a part of the text only, so it answers one client at a "
             "time; leave answer.slots at 1"
         )
-    config, layers = qwen.language_model.config, qwen.layers
+    config = qwen.language_model.config
+    layers = qwen.layers
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = qwen.attentions[layers.attending[0]].head_dim
     room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
@@ -181,7 +183,8 @@ class RotationTable:
             count = (last // _TABLE_TOKENS + 1) * _TABLE_TOKENS
             dtype = self._qwen.dtype
             cos, sin = rotation(self._qwen, text_positions(0, count))
-            self._cos, self._sin = cos.to(dtype)[:, None], sin.to(dtype)[:, None]
+            self._cos = cos.to(dtype)[:, None]
+            self._sin = sin.to(dtype)[:, None]
         if len(positions) == 1:
             return self._cos[last : last + 1], self._sin[last : last + 1]
         places = torch.tensor(positions, device=self._cos.device)
@@ -258,10 +261,12 @@ class _SingleAttention:
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
-        room, position = self._rooms[layer], self._cached_tokens
+        room = self._rooms[layer]
+        position = self._cached_tokens
         room.room_keys.select(2, position).copy_(key)
         room.room_values.select(2, position).copy_(value)
-        keys, values = room.room_keys.narrow(2, 0, position + 1), room.room_values.narrow(2, 0, position + 1)
+        keys = room.room_keys.narrow(2, 0, position + 1)
+        values = room.room_values.narrow(2, 0, position + 1)
         if self._probe is not None:
             self._probe.see(layer, query[0], keys[0])
         # Heads that share keys are rows, so that no key is repeated.

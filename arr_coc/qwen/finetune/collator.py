@@ -35,7 +35,10 @@ class AnswerCollator:
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Return one batch. Raises OptionError for an example without one of its keys, and errors of `to_rgb`."""
-        rows, labels, questions, pictures = [], [], [], []
+        rows = []
+        labels = []
+        questions = []
+        pictures = []
         for index, example in enumerate(examples):
             model_pictures, question, answer = self._parts(index, example)
             before, query, after = self._prompt(model_pictures, question)

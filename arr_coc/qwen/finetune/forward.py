@@ -157,7 +157,9 @@ class BatchedForward:
                 'encode="incremental" keeps state from frame to frame, which a batch has not; take "sparse", which '
                 "gives the same tokens"
             )
-        self._qwen, self._allocator, self._encode = qwen, allocator, encode
+        self._qwen = qwen
+        self._allocator = allocator
+        self._encode = encode
 
     def __call__(self, inputs: BatchInputs) -> ARRCOCModelOutput:
         """Raises as `ARRCOCQwen.forward`."""
@@ -206,7 +208,9 @@ class BatchedForward:
             all_regions = grid_regions(TileGrid.of(*(side * TILE_PX for side in texture.entropy.shape[1:])))
             selections = [(all_regions, relevance.new_zeros(len(all_regions))) for relevance in realised.relevance]
         else:
-            regions, presence, mask = choice.allocation.regions, choice.presence, choice.allocation.mask
+            regions = choice.allocation.regions
+            presence = choice.presence
+            mask = choice.allocation.mask
             selections = [
                 (rows[valid], present[valid.to(present.device)])
                 for rows, present, valid in zip(regions, presence, mask, strict=True)
@@ -232,9 +236,11 @@ class BatchedForward:
 
     def _encode_batch(self, pairs: Sequence[tuple[ModelPicture, PictureChoice]], all_tiles: bool) -> VisualTokens:
         """Encode pictures of one grid, whole or only their chosen regions: [n, K, D]."""
-        qwen, grid = self._qwen, pairs[0][0].grid
+        qwen = self._qwen
+        grid = pairs[0][0].grid
         if all_tiles:
-            pixels, regions = [picture.tiles for picture, _ in pairs], [grid_regions(grid)] * len(pairs)
+            pixels = [picture.tiles for picture, _ in pairs]
+            regions = [grid_regions(grid)] * len(pairs)
         else:
             pixels = [picture.pixels(choice.regions) for picture, choice in pairs]
             regions = [choice.regions for _, choice in pairs]
@@ -335,7 +341,8 @@ def _info(choices: Sequence[PictureChoice], places: Sequence[PicturePlace], layo
         regions = pad_sequence([choice.regions for choice in choices], batch_first=True)
         mask = pad_sequence([torch.ones(len(choice.regions), dtype=torch.bool) for choice in choices], batch_first=True)
     else:
-        regions, mask = torch.zeros(0, 0, 3, dtype=torch.long), torch.zeros(0, 0, dtype=torch.bool)
+        regions = torch.zeros(0, 0, 3, dtype=torch.long)
+        mask = torch.zeros(0, 0, dtype=torch.bool)
     return ARRCOCInfo(
         relevance=tuple(choice.relevance for choice in choices),
         scores=tuple(choice.scores for choice in choices),

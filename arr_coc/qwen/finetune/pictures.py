@@ -91,7 +91,8 @@ def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: P
 
 def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `pixel_values` float32 and `image_grid_thw` int64 of pictures; see the module."""
-    packed, sizes = [], []
+    packed = []
+    sizes = []
     for picture in pictures:
         patches = to_patches(prep.scale(picture.tiles)).unflatten(1, (3, 1, prep.patch_px, prep.patch_px))
         packed.append(patches.expand(-1, -1, TIME_STEPS, -1, -1).flatten(1))

@@ -78,7 +78,8 @@ def picture_places(input_ids: torch.Tensor, token_mask: torch.Tensor, config: An
         raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
     placeholders = ((input_ids == config.image_token_id) & token_mask).int()
     edges = torch.diff(torch.nn.functional.pad(placeholders, (1, 1)), dim=1)
-    starts, ends = (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
+    starts = (edges == 1).nonzero().tolist()
+    ends = (edges == -1).nonzero().tolist()
     return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
 
 
@@ -115,7 +116,8 @@ def question_ids(
     open_id, close_id = (qwen.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
     special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
     heading = qwen.token_ids("<|im_start|>user\n")
-    rows, allowed = input_ids.tolist(), mask.tolist()
+    rows = input_ids.tolist()
+    allowed = mask.tolist()
     questions = []
     for place in places:
         row = rows[place.sequence]
@@ -142,7 +144,8 @@ def lay_out(
         places: Places of the pictures in these columns.
         pictures: Regions that are shown of each picture.
     """
-    first_row, visual_rows = token_mask.numel(), []
+    first_row = token_mask.numel()
+    visual_rows = []
     for picture in pictures:
         visual_rows.append(torch.arange(first_row, first_row + len(picture.regions)))
         first_row += len(picture.regions)
@@ -157,9 +160,11 @@ def lay_out(
         rows.append(row.parts())
     left = bool((~token_mask[:, 0]).any()) and bool(token_mask[:, -1].all())
     sources, places_of, columns_of = zip(*rows, strict=True)
-    source, columns = _padded(sources, -1, left), _padded(columns_of, -1, left)
+    source = _padded(sources, -1, left)
+    columns = _padded(columns_of, -1, left)
     positions = _padded(places_of, 0, left).movedim(-1, 0)
-    filled, visual = source >= 0, source >= token_mask.numel()
+    filled = source >= 0
+    visual = source >= token_mask.numel()
     return SequenceLayout(source.clamp(min=0), positions, filled, visual, columns)
 
 
@@ -167,7 +172,8 @@ class _Row:
     """Builder of one sequence's layout; its text rows in the pool begin at `first`, `columns` are attended."""
 
     def __init__(self, first: int, columns: torch.Tensor) -> None:
-        self._first, self._columns = first, columns
+        self._first = first
+        self._columns = columns
         self._position = self._next_column = 0
         self._source: list[torch.Tensor] = []
         self._positions: list[torch.Tensor] = []

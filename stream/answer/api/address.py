@@ -30,7 +30,8 @@ class ApiAddress:
 
         Raises ConfigError if the address is invalid, or the key could be read on its way.
         """
-        api, url = config.answer.api, config.answer.api.url or ""
+        api = config.answer.api
+        url = config.answer.api.url or ""
         parts = _split(url)
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{_without_userinfo(url)!r} is no address of a server; write http://HOST:PORT/v1")

@@ -52,7 +52,8 @@ LIST_BYTES_MAX = 4 << 20
 
 PIECES_WAITING_MAX = 64
 
-BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 30.0
+BACK_OFF_S = 0.5
+BACK_OFF_MAX_S = 30.0
 """Pause after a loss, which doubles with each further one, and the longest pause."""
 
 RETRY_AFTER_MAX_S = 120.0
@@ -269,7 +270,8 @@ class ApiConnection:
 
     def _refusal(self, response: httpx2.Response, text: str, request: dict[str, Any]) -> ArrCocError | StreamError:
         """Return the error for a refused request, as it was sent."""
-        status, base = response.status_code, self.address.base
+        status = response.status_code
+        base = self.address.base
         if status in LOST_STATUSES or status >= 500:
             return self.note_loss(
                 f"{status} {self._quote(message_in(text) or response.reason_phrase)}", _pause_s(response)
@@ -292,7 +294,8 @@ class ApiConnection:
         return self._refused(f"{status} {message}", request)
 
     def _refused(self, reason: str, request: dict[str, Any]) -> ModelError:
-        field, remedy = refused_field(request, reason), "name a vision-language model with -m, or a smaller budget"
+        field = refused_field(request, reason)
+        remedy = "name a vision-language model with -m, or a smaller budget"
         if field is not None:
             remedy = f"leave the field out with -s 'answer.api.omit=[\"{field}\"]'"
             if field in self.fields.extra:
@@ -336,7 +339,8 @@ class ChatStream:
             self._connection.note_success()
             return None
         if piece.text or piece.thought:  # an event without text is no progress: a server can send those for ever
-            self._heard_s, self._heard_text = time.monotonic(), True
+            self._heard_s = time.monotonic()
+            self._heard_text = True
         self._check_limits()
         return piece
 
@@ -345,7 +349,8 @@ class ChatStream:
         self._cancellation.set()
 
     def _check_limits(self) -> None:
-        now_s, limits = time.monotonic(), self._connection.limits
+        now_s = time.monotonic()
+        limits = self._connection.limits
         if now_s - self._began_s > limits.whole_s:
             raise self._connection.note_loss(f"no end of the answer within {limits.whole_s:g} s")
         limit_s = limits.next_s if self._heard_text else limits.first_s

@@ -125,7 +125,8 @@ class OpenRequest:
 
     def needs_tokens(self, max_tokens: int) -> bool:
         """Return whether thoughts took all tokens of a yes/no check, which had fewer than `max_tokens`."""
-        is_check, has_text = bool(self.question.checks) or self.checks, bool(self.reply.text.strip())
+        is_check = bool(self.question.checks) or self.checks
+        has_text = bool(self.reply.text.strip())
         return is_check and self.reply.thinks and not has_text and self.body["max_tokens"] < max_tokens
 
 
@@ -147,8 +148,10 @@ class ApiAnswerModel:
         answer = config.answer
         self._answer = answer
         self._questions = questions
-        self.knows_levels, self.knows_wide = questions.knows_levels, questions.knows_wide
-        self.known_world, self.allocator = questions.known_world, questions.allocator
+        self.knows_levels = questions.knows_levels
+        self.knows_wide = questions.knows_wide
+        self.known_world = questions.known_world
+        self.allocator = questions.allocator
         self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
         self._connection = served_model.connection
         self._sent_pictures = SentPictures(served_model.keeps_pictures)
@@ -197,7 +200,8 @@ class ApiAnswerModel:
             try:
                 self._open[question.client] = self._open_request(question)
             except Exception as error:
-                question.ended, question.error = True, error
+                question.ended = True
+                question.error = error
 
     def step(self) -> Sequence[ClientQuestion]:
         """Process the received pieces of all requests, after a short wait if there are none.
@@ -238,7 +242,9 @@ class ApiAnswerModel:
 
     def _question_frames(self, question: ClientQuestion) -> list[SeenFrame]:
         """Return the frames of a question, the newest last, as the server is sent them."""
-        packet, api, previous = question.packet, self._answer.api, self._frames.get(question.client, ())
+        packet = question.packet
+        api = self._answer.api
+        previous = self._frames.get(question.client, ())
         if isinstance(packet, TokenPacket) and packet.place is not None and self.memory is not None:
             packets = shown_frames([*self.memory.before(question.client, packet.place), packet])
             by_packet = {id(frame.packet): frame for frame in previous}
@@ -292,7 +298,8 @@ class ApiAnswerModel:
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""
-        question, previous = request.question, request.question.previous
+        question = request.question
+        previous = request.question.previous
         assert previous is not None
         yes, mass = yes_no_of(request.reply.text, request.reply.likely)
         request.same = yes * mass
@@ -303,7 +310,8 @@ class ApiAnswerModel:
         self._end(request)
 
     def _end(self, request: OpenRequest) -> None:
-        question, reply = request.question, request.reply
+        question = request.question
+        reply = request.reply
         self.release(question.client)
         question.ended = True
         stats = self._stats_of(request.frames, reply, request.times_s, request.body)
@@ -341,7 +349,8 @@ class ApiAnswerModel:
             content += frame.pictures.content()
         explanation = frames[-1].pictures.explanation
         content.append({"type": "text", "text": f"{explanation}\n{question}" if explanation else question})
-        answer, system = self._answer, self._answer.system
+        answer = self._answer
+        system = self._answer.system
         body: dict[str, Any] = {
             "model": self.model_id,
             "messages": [
@@ -356,7 +365,8 @@ class ApiAnswerModel:
         return body
 
     def _answer_body(self, frames: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
-        text, schema = history_text(question.history) + question.query, question.schema
+        text = history_text(question.history) + question.query
+        schema = question.schema
         if schema is None:
             return self._body(frames, text, self._answer.max_tokens)
         body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens)
@@ -423,7 +433,8 @@ class ApiAnswerModel:
         began_s, seen_s = times_s
         now_s = time.monotonic()
         first_s = reply.first_s or now_s
-        tokens, grouped = sum(frame.pictures.tokens for frame in frames), self.memory is not None
+        tokens = sum(frame.pictures.tokens for frame in frames)
+        grouped = self.memory is not None
         counts = reply.cached_tokens is not None
         return AnswerStats(
             tokens_used=tokens,
@@ -502,7 +513,8 @@ def yes_no_of(text: str, likely: tuple[tuple[str, float], ...]) -> tuple[float, 
     p_no = sum(math.exp(chance) for token, chance in likely if _word(token) == "no")
     if not likely:
         first = _word(text.split()[0]) if text.split() else ""
-        p_yes, p_no = float(first == "yes"), float(first == "no")
+        p_yes = float(first == "yes")
+        p_no = float(first == "no")
     mass = p_yes + p_no
     return (p_yes / mass if mass > 0 else 0.5), min(1.0, mass)
 
@@ -526,7 +538,8 @@ def load_api_model(config: Config) -> ApiAnswerModel:
     Raises the errors of `connect_server`, and ConfigError for a server that is to take tokens and has no plugin for
     them.
     """
-    served_model, answer = connect_server(config), config.answer
+    served_model = connect_server(config)
+    answer = config.answer
     try:
         folder = None
         if answer.api.picture == "tokens":
@@ -540,7 +553,8 @@ def load_api_model(config: Config) -> ApiAnswerModel:
 
 def _check_tokens(served_model: Served) -> None:
     """Raise ConfigError if a server has no plugin for tokens, and ConnectionRefused if it does not answer."""
-    base, refusal = served_model.connection.address.base, ""
+    base = served_model.connection.address.base
+    refusal = ""
     try:
         for _ in served_model.connection.receive(probe_body(served_model.name)):
             pass

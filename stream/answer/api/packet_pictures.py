@@ -30,7 +30,8 @@ PROBE_VERSION = 0
 """Version that no reader accepts. The plugin refuses it by name and with its versions, before it reads anything else;
 a server without the plugin answers about a small picture."""
 
-SIDE_MAX_TILES, TOKENS_MAX = 512, 4096
+SIDE_MAX_TILES = 512
+TOKENS_MAX = 4096
 """Most rows and columns of a grid, and most tokens of a packet, that the plugin reads."""
 
 _HEAD = struct.Struct(">BHHHH")
@@ -65,7 +66,9 @@ def probe_part() -> dict[str, Any]:
 
 
 def _places(packet: TokenPacket, version: int) -> bytes:
-    rows, cols, count = packet.grid.rows, packet.grid.cols, len(packet.regions)
+    rows = packet.grid.rows
+    cols = packet.grid.cols
+    count = len(packet.regions)
     if packet.place is not None and packet.place.frames == 1:
         raise OptionError(
             "a model server cannot keep one picture up to date, only whole frames", "set memory_frames to 2 or more"

@@ -23,7 +23,8 @@ COMPOSITE = (
 )
 """Sentence that explains a composite to the model."""
 
-WHOLE, PART = "The whole view:", "A part of it, enlarged:"
+WHOLE = "The whole view:"
+PART = "A part of it, enlarged:"
 """Texts before the pictures of `parts`."""
 
 
@@ -62,7 +63,8 @@ def pictures_of(packet: FramePacket, kind: PictureKind, quality: int) -> ApiPict
 
     `quality` is that of JPEG, 1 to 100. Raises ModelError for a picture that JPEG cannot hold.
     """
-    grid, tokens = packet.grid, max(1, len(packet.regions))
+    grid = packet.grid
+    tokens = max(1, len(packet.regions))
     frame = packet.image[: grid.height_px, : grid.width_px]
     size = (grid.height_px, grid.width_px)
     layout = whole_layout(size, tokens) if kind == "scaled" else layout_of(size, packet.relevance, tokens)

@@ -36,7 +36,8 @@ class ServedQuestions:
         self._table: Any = None
         self.allocator = b""
         config = {} if folder is None else read_config(folder)
-        self.knows_levels, self.knows_wide = bool(config.get("arr_coc_levels")), bool(config.get("arr_coc_wide"))
+        self.knows_levels = bool(config.get("arr_coc_levels"))
+        self.knows_wide = bool(config.get("arr_coc_wide"))
         world = config.get(WORLD_KEY)
         self.known_world = None if world is None else str(world)
         self._token_ids = None if folder is None else folder_token_ids(folder)
@@ -57,7 +58,8 @@ class ServedQuestions:
         else:
             layer = load_layer(allocator, table, self.name)
         if layer is not None:
-            self._table, self.allocator = table, serialize_realiser(layer.realiser)
+            self._table = table
+            self.allocator = serialize_realiser(layer.realiser)
 
     def embed(self, query: str) -> QueryEmbedding:
         """Return a question's rows of the embedding table; zeros without an allocator that would hear them."""

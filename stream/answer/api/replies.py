@@ -121,7 +121,8 @@ def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
     message = _dict(message)
     content = message.get("content")
     thoughts = [message.get(name) for name in THOUGHT_FIELDS]
-    usage, model = _dict(event.get("usage")), event.get("model")
+    usage = _dict(event.get("usage"))
+    model = event.get("model")
     piece = ChatPiece(
         text=_text(content),
         thought=next((text for text in thoughts if isinstance(text, str) and text), "") or _part_thought(content),
@@ -154,7 +155,8 @@ def _part_thought(content: object) -> str:
 def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
     entries = token.get("top_logprobs")
     for entry in entries if isinstance(entries, list) and entries else [token]:
-        name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
+        name = _dict(entry).get("token")
+        chance = _dict(entry).get("logprob")
         if isinstance(name, str) and isinstance(chance, int | float) and chance is not False and chance <= 0:
             yield name, float(max(chance, LOGPROB_MIN))
 
@@ -213,6 +215,7 @@ def message_of(error: object) -> str:
 def _details(detail: object) -> str:
     """Return the first of the faults that a server of FastAPI lists, after the field that has it."""
     fault = _first(detail)
-    place, message = fault.get("loc"), fault.get("msg")
+    place = fault.get("loc")
+    message = fault.get("msg")
     path = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
     return f"{path}: {message}" if isinstance(message, str) else ""

@@ -46,7 +46,8 @@ def tokens_of(packet: TokenPacket | FramePacket) -> ApiTokens:
     if isinstance(packet, FramePacket):
         packet = _all_tiles(packet)
     grid = packet.grid
-    wide, tall = grid.width_px / grid.padded_width_px, grid.height_px / grid.padded_height_px
+    wide = grid.width_px / grid.padded_width_px
+    tall = grid.height_px / grid.padded_height_px
     return ApiTokens(packet_part(packet), len(packet.regions), (THOUSANDTHS * wide, THOUSANDTHS * tall))
 
 
@@ -96,7 +97,8 @@ def check_plugin(base: str, refusal: str) -> None:
 
 def _all_tiles(packet: FramePacket) -> TokenPacket:
     """Return a whole frame as all of its tiles."""
-    rows, cols = packet.grid.rows, packet.grid.cols
+    rows = packet.grid.rows
+    cols = packet.grid.cols
     tiles = packet.image.reshape(rows, TILE_PX, cols, TILE_PX, 3).transpose(0, 2, 4, 1, 3)
     row, col = np.divmod(np.arange(rows * cols, dtype=np.int32), np.int32(cols))
     return TokenPacket(

@@ -52,13 +52,15 @@ WAIT_MS = 2000
 
 EXACT = Thresholds(mean=0, largest=0)
 
-SAMPLE_ERROR, LINE_ERROR = 2 / 255, 4 / 255
+SAMPLE_ERROR = 2 / 255
+LINE_ERROR = 4 / 255
 """Errors of a filter that weighs texels with 8 bits: at a point, and along a line."""
 
 
 def kernel(file: str) -> CheckResult:
     """Compare the kernels of `kernels/<file>.cu` from each origin that this machine has."""
-    device, compare = find_device(), COMPARISONS[file]
+    device = find_device()
+    compare = COMPARISONS[file]
     images, notes = origins(file, device)
     sizes = sizes_for(device)
     for origin, image in images.items():
@@ -74,7 +76,8 @@ def kernel(file: str) -> CheckResult:
 
 def origins(file: str, device: CudaDevice) -> tuple[dict[str, bytes], dict[str, str]]:
     """Return the code of a file by its origin: PTX that is shipped, NVRTC, nvcc; and why one is missing."""
-    images, notes = {"ptx": shipped_ptx(file)}, {}
+    images = {"ptx": shipped_ptx(file)}
+    notes = {}
     capability = device.kernels.capability
     try:
         images["nvrtc"] = compile_source(file, capability)

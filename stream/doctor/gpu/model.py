@@ -72,7 +72,8 @@ def whole_model(dtype: str) -> CheckResult:
     """Encode pictures with the bundled model in every way, and answer; compare with the CPU in float32."""
     reference = disable_end_tokens(load_qwen(None, device="cpu", dtype="float32"))
     device_qwen = disable_end_tokens(load_qwen(None, device=find_device().place, dtype=dtype))
-    encoder, largest = IncrementalEncoder(), 0.0
+    encoder = IncrementalEncoder()
+    largest = 0.0
     frames = packets(reference, 3)
     with torch.inference_mode():
         for packet in frames:

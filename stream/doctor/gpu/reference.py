@@ -128,8 +128,10 @@ def bilinear(level: Floats, x: Floats, y: Floats) -> Floats:
     Returns:
         Colours, float [n, 3].
     """
-    left, top = np.floor(x - 0.5).astype(int), np.floor(y - 0.5).astype(int)
-    right_share, below_share = (x - 0.5 - left)[:, None], (y - 0.5 - top)[:, None]
+    left = np.floor(x - 0.5).astype(int)
+    top = np.floor(y - 0.5).astype(int)
+    right_share = (x - 0.5 - left)[:, None]
+    below_share = (y - 0.5 - top)[:, None]
 
     def texel(row: npt.NDArray[np.intp], col: npt.NDArray[np.intp]) -> Floats:
         return level[np.clip(row, 0, len(level) - 1), np.clip(col, 0, level.shape[1] - 1)]
@@ -179,7 +181,8 @@ def require_close(actual: Any, expected: Any, label: str, tolerance: float) -> N
     Raises:
         CheckFailed: The shapes differ, or values by more than `tolerance`.
     """
-    actual, expected = np.asarray(actual), np.asarray(expected)
+    actual = np.asarray(actual)
+    expected = np.asarray(expected)
     if actual.shape != expected.shape:
         raise CheckFailed(f"{label}: the shape is {list(actual.shape)} and should be {list(expected.shape)}")
     if tolerance == 0:

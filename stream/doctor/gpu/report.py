@@ -166,7 +166,8 @@ def _private() -> tuple[tuple[re.Pattern[str], str], ...]:
     longest = sorted((path for path in paths if len(path.strip("/")) > 1), key=len, reverse=True)
     patterns = [(re.compile(re.escape(path.rstrip("/")) + r"(?![\w.-])"), paths[path]) for path in longest]
     patterns.append((re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"), "~"))
-    host, user = socket.gethostname(), _user()
+    host = socket.gethostname()
+    user = _user()
     names = {host: "<host>", host.partition(".")[0]: "<host>", user: "<user>"}
     common = {"", "localhost", "root", "user"}
     patterns += [

@@ -78,7 +78,8 @@ class _Stream:
 
     def __init__(self, descriptor: int, most: int, *, tail: bool) -> None:
         self.descriptor = descriptor
-        self._most, self._tail = most, tail
+        self._most = most
+        self._tail = tail
         self._data = bytearray()
         os.set_blocking(descriptor, False)
 
@@ -150,7 +151,8 @@ def _watch(
             if now_ns >= end_ns:
                 if cause is not None:
                     break
-                cause, end_ns = f"did not end within {check.limit_s:g} s", now_ns + int(ABORT_S * NS_PER_S)
+                cause = f"did not end within {check.limit_s:g} s"
+                end_ns = now_ns + int(ABORT_S * NS_PER_S)
                 _signal(process, signal.SIGABRT)  # its fault handler prints the tracebacks of all threads
             elif cause is None and now_ns >= look_ns:
                 look_ns = now_ns + MEMORY_NS

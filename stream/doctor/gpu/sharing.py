@@ -41,7 +41,8 @@ def interop() -> CheckResult:
     cuda = find_device()
     if (problem := interop_problem(cuda.index)) is not None:
         raise CheckAbsent(problem, "run OpenGL on the GPU: install libnvidia-gl; runs go without")
-    gl, rng = gl_device.open_device(cuda.index), np.random.default_rng(0)
+    gl = gl_device.open_device(cuda.index)
+    rng = np.random.default_rng(0)
     grid = TileGrid.of(3 * TILE_PX, 5 * TILE_PX)
     gl_picture = random_picture(rng, 3 * TILE_PX, 5 * TILE_PX)
     texture = TileTexture(gl, *grid.shape)
@@ -100,9 +101,11 @@ def gl_level(gl: GlDevice, name: int, level: int, height: int, width: int) -> Pi
 
 def gl_cuda_store() -> CheckResult:
     """Follow a stream in a texture of OpenGL that CUDA writes and OpenGL draws from by turns."""
-    cuda, rng = find_device(), np.random.default_rng(1)
+    cuda = find_device()
+    rng = np.random.default_rng(1)
     gl = gl_device.open_device(cuda.index)
-    height, width = 100, 150
+    height = 100
+    width = 150
     planes = random_planes(rng, height, width)
     with shared_store(planes) as store, both_stores(planes, "cpu") as (reference, _):
         frames = 6
@@ -145,7 +148,8 @@ READER = GpuCheck("reader", "stream.doctor.gpu.sharing:read_shared", "", limit_s
 
 def ipc() -> CheckResult:
     """Share device memory with another process by its handle, which reads what this one wrote."""
-    memory, generator = SharedMemory(), torch.Generator().manual_seed(0)
+    memory = SharedMemory()
+    generator = torch.Generator().manual_seed(0)
     counts = (5, FIRST_REGIONS + 1)
     with closing(memory):
         for count in counts:

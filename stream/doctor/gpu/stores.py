@@ -61,7 +61,8 @@ def gl_store() -> CheckResult:
 
 
 def _follow(backend: str, *, large: bool, frames: int = FRAMES) -> int:
-    rng, count = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    count = 0
     for number, (layout, sampling) in enumerate(FORMATS):
         sizes = [(int(rng.integers(1, 200)), int(rng.integers(1, 300)))]
         sizes += [LARGE_SIZES[number % len(LARGE_SIZES)]] if large else []
@@ -100,7 +101,8 @@ HOLD_CYCLES = 40_000_000
 
 def streams() -> CheckResult:
     """Write on one stream and read on another, each held back by turns: a read shows the frame of its lease."""
-    device, rng = find_device(), np.random.default_rng(3)
+    device = find_device()
+    rng = np.random.default_rng(3)
     rounds = 8
     with _store(random_planes(rng, 200, 300)) as store:
         for index in range(rounds):
@@ -148,7 +150,8 @@ def _store(planes: FramePlanes) -> Iterator[CudaStore]:
 
 def pinned_memory() -> CheckResult:
     """Copy pinned memory to the device and back, asynchronously: the driver's and torch's."""
-    device, rng = find_device(), np.random.default_rng(0)
+    device = find_device()
+    rng = np.random.default_rng(0)
     sizes = (1, 255, 4097, 1 << 20, *((64 << 20,) if device.place.type == "cuda" else ()))
     for nbytes in sizes:
         data = rng.integers(0, 256, nbytes, dtype=np.uint8)
@@ -194,7 +197,8 @@ def measure_leaks(device: CudaDevice, updates: int, settling: int = SETTLING) ->
     """Growth of the process after `updates` updates, reads and gathers, and a store opened for every hundredth."""
     rng = np.random.default_rng(0)
     frames = [FramePlanes("gray", (rng.integers(0, 256, (96, 96), dtype=np.uint8),)) for _ in range(2)]
-    fmt, dirty = PlaneFormat.of(frames[0]), np.eye(3, dtype=bool)
+    fmt = PlaneFormat.of(frames[0])
+    dirty = np.eye(3, dtype=bool)
     store = CudaStore(fmt, Thresholds(), 1000)
     before: dict[str, float] = {}
     for index in range(settling + updates):

@@ -46,7 +46,8 @@ TIMING = 0
 HOLD_CYCLES = 4_000_000
 """Two milliseconds of a GPU's clock: longer than the host takes to give one piece of work."""
 
-LARGE, SMALL = (1080, 1920), (64, 128)
+LARGE = (1080, 1920)
+SMALL = (64, 128)
 """Heights and widths of frames that are timed on a GPU, and on a CPU that emulates one."""
 
 TARGETS_MS = {
@@ -81,14 +82,16 @@ class Timer:
     """Times a piece of work on the device and on the host."""
 
     def __init__(self, device: CudaDevice, rounds: int) -> None:
-        self._device, self._rounds = device, rounds
+        self._device = device
+        self._rounds = rounds
         self._start, self._end = (call("cuEventCreate", TIMING) for _ in range(2))
 
     def measure(self, work: Callable[[int], object]) -> dict[str, dict[str, float]]:
         """Medians and more of `work(turn)`, in milliseconds."""
         for turn in range(WARM_UP):
             work(turn)
-        wall, device = [], []
+        wall = []
+        device = []
         for turn in range(self._rounds):
             call("cuCtxSynchronize")
             start_ns = time.perf_counter_ns()
@@ -121,7 +124,8 @@ def make_scene(height: int, width: int, place: torch.device) -> ChangedBlock:
     first = tuple(rng.integers(40, 200, shape, dtype=np.uint8) for shape in shapes)
     second = tuple(plane.copy() for plane in first)
     rows, cols = PlaneFormat.of(FramePlanes("yuv", first)).grid.shape
-    tall, wide = max(1, round(rows * CHANGED_SHARE**0.5)), max(1, round(cols * CHANGED_SHARE**0.5))
+    tall = max(1, round(rows * CHANGED_SHARE**0.5))
+    wide = max(1, round(cols * CHANGED_SHARE**0.5))
     dirty = np.zeros((rows, cols), bool)
     dirty[:tall, :wide] = True
     for plane, side in zip(second, (32, 16, 16), strict=True):
@@ -147,7 +151,8 @@ def pieces(scene: ChangedBlock) -> dict[str, Callable[[int], object]]:
     with store.lease() as view:
         channels, entropy = view.texture_array()
         first = allocator.allocate(view)
-    regions, tokens = first.selection.choice.regions, first.tokens
+    regions = first.selection.choice.regions
+    tokens = first.tokens
 
     def update(turn: int) -> None:
         store.update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
@@ -245,7 +250,8 @@ def hops() -> CheckResult:
     """Time a packet of 273 tokens from the gathered pixels to the other process's tensor: by CUDA IPC, by the host."""
     from stream.protocol.device_pixels import IpcPixelSender
 
-    device, rounds = find_device(), 50
+    device = find_device()
+    rounds = 50
     pixels = torch.randint(0, 256, (BUDGET, 3, 32, 32), dtype=torch.uint8, device=device.place)
     with ExitStack() as stack:
         pixel_sender = stack.enter_context(closing(IpcPixelSender()))
@@ -280,7 +286,8 @@ def _hop_times(
         order = json.dumps({"endpoint": endpoint, "count": rounds})
         receiver = threading.Thread(target=lambda: rows.append(run_check(replace(RECEIVER, argument=order))))
         receiver.start()
-        regions, relevance = np.zeros((BUDGET, 3), np.int32), np.ones(BUDGET, np.float32)
+        regions = np.zeros((BUDGET, 3), np.int32)
+        relevance = np.ones(BUDGET, np.float32)
         packet = TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(1080, 1920), regions, relevance, pixels)
         for number in range(rounds):
             if link.receive(WAIT_MS) is None:
@@ -308,7 +315,9 @@ def receive_packets(argument: str) -> CheckResult:
     from stream.protocol.messages import Credit, TokenPacketMessage
     from stream.transport import Transport
 
-    order, device, pixels = json.loads(argument), find_device(), IpcPixelReceiver()
+    order = json.loads(argument)
+    device = find_device()
+    pixels = IpcPixelReceiver()
     arrived_ns = []
     with closing(Transport()) as transport:
         link = transport.link(order["endpoint"])
@@ -344,9 +353,12 @@ def model() -> CheckResult:
         qwen3_vl_2b(device.place, torch.bfloat16) if large else load_qwen(None, device=device.place)
     )
     budget, side_px = (BUDGET, 1024) if real else (64, 320)
-    frames, allocator = pictures(4, side_px), picture_allocator(qwen, budget)
+    frames = pictures(4, side_px)
+    allocator = picture_allocator(qwen, budget)
     session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS)))
-    results, prepared_ms, answers_ms = [], [], []
+    results = []
+    prepared_ms = []
+    answers_ms = []
     rounds = _rounds(device, 30)
     for turn in range(WARM_UP // 3 + rounds):
         start_ns = time.perf_counter_ns()
@@ -356,7 +368,9 @@ def model() -> CheckResult:
             pass
         answers_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
         results.append(session.last)
-    results, prepared_ms, answers_ms = results[-rounds:], prepared_ms[-rounds:], answers_ms[-rounds:]
+    results = results[-rounds:]
+    prepared_ms = prepared_ms[-rounds:]
+    answers_ms = answers_ms[-rounds:]
     with device.current(), torch.inference_mode():
         encode = Timer(device, rounds).measure(lambda turn: encode_packet(qwen, packet, "sparse"))["wall"]["p50"]
     first_ms = [before + result.first_token_ms for before, result in zip(prepared_ms, results, strict=True)]
@@ -394,7 +408,8 @@ def _frame_times(
     store: TextureStore, scene: ChangedBlock, read_view: Callable[[Any], object], rounds: int
 ) -> tuple[float, float]:
     """Return medians of a frame's update and of a read that follows it, in milliseconds."""
-    updates, reads = [], []
+    updates = []
+    reads = []
     for turn in range(3 + rounds):
         start_ns = time.perf_counter_ns()
         store.update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
@@ -413,7 +428,8 @@ def interop() -> CheckResult:
 
     device = find_device()
     gl = gl_device.open_device(device.index)
-    scene, rounds = make_scene(*_size(device), device.place), _rounds(device, 50)
+    scene = make_scene(*_size(device), device.place)
+    rounds = _rounds(device, 50)
     tiles = np.argwhere(np.ones(scene.dirty.shape, bool))[:BUDGET]
     regions = np.concatenate([np.zeros((len(tiles), 1), np.int64), tiles], axis=1)
 

@@ -86,7 +86,8 @@ class FrameActor:
             )
         if self._ending and self._host_lost:
             reports.append(WorkerFinished())
-        news, self._news = self._news, []
+        news = self._news
+        self._news = []
         return [*news, *reports]
 
     def recover(self, error: Exception, *, source_lost: bool) -> None:
@@ -105,7 +106,8 @@ class FrameActor:
     def _adjusted(self, report: Report) -> Report:
         """Return an event with times of this machine's clock, and restarts counted on over all hosts."""
         if isinstance(report, FrameReady):
-            capture_ns, ready_ns = report.capture_ns + self._behind_ns, report.ready_ns + self._behind_ns
+            capture_ns = report.capture_ns + self._behind_ns
+            ready_ns = report.ready_ns + self._behind_ns
             return replace(report, capture_ns=capture_ns, ready_ns=ready_ns)
         if isinstance(report, Restarted):
             self._restarts[report.process] += 1
@@ -127,7 +129,8 @@ class FrameActor:
             if time.monotonic() - self._heard_s > CALL_LIMIT_S:
                 self._note_lost(f"{self._host.name} does not reply")
             return []
-        self._heard_s, self._host_lost = time.monotonic(), False
+        self._heard_s = time.monotonic()
+        self._host_lost = False
         self._send_all()
         return batch
 
@@ -154,7 +157,8 @@ class FrameActor:
             config = config.model_copy(update={"answer": answer})
         self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())
         reports = self._host.stream("run", config)
-        self._heard_s, self._has_begun = time.monotonic(), True
+        self._heard_s = time.monotonic()
+        self._has_begun = True
         self._news.append(Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})"))
         self._pending_commands.append(self._continuity.first_command)
         return reports

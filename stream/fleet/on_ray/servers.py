@@ -58,7 +58,9 @@ class ScalingPolicy:
         if servers < self._least:
             return 1
         if len(waits_s) < servers:  # one is starting: it is waited for
-            self._settled_s, self._long_since_s, self._short_since_s = now_s + SETTLE_S, None, None
+            self._settled_s = now_s + SETTLE_S
+            self._long_since_s = None
+            self._short_since_s = None
             return 0
         worst_s = max(waits_s, default=0.0)
         self._long_since_s = _since(self._long_since_s, now_s, holds=worst_s > self._wait_s)
@@ -69,7 +71,8 @@ class ScalingPolicy:
         if servers < self._most and _lasted(self._long_since_s, now_s, HOLD_S):
             return 1
         if servers > self._least and _lasted(self._short_since_s, now_s, CALM_S):
-            self._settled_s, self._short_since_s = now_s + SETTLE_S, None
+            self._settled_s = now_s + SETTLE_S
+            self._short_since_s = None
             return -1
         return 0
 
@@ -203,7 +206,8 @@ class ClusterServers:
 
     def _act(self, group: ServerGroup, server: PlacedServer) -> None:
         """Act on the state of a server."""
-        state, actor = server.state, server.actor
+        state = server.state
+        actor = server.actor
         if server.draining:
             if state.status in ("loading", "ok"):
                 with suppress(HostUnavailable):  # asked again the next time
@@ -212,14 +216,16 @@ class ClusterServers:
                 actor.kill()
                 group.servers.remove(server)
         elif state.status == "ok" and server.reported != state.endpoint:
-            server.reported, group.failures = state.endpoint, 0
+            server.reported = state.endpoint
+            group.failures = 0
             self._report(f"{actor.name} at {state.endpoint}")
         elif state.status in ("failed", "stalled"):
             self._replace(group, server)
 
     def _replace(self, group: ServerGroup, server: PlacedServer) -> None:
         """Have a server that failed started again; end all of its group if that would not help."""
-        state, server.reported = server.state, ""
+        state = server.state
+        server.reported = ""
         error = remote_error(state.error, state.message)
         group.failures += 1
         # servers of one model that may fail one after the other before its cameras end

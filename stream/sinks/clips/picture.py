@@ -21,9 +21,11 @@ def match_picture(picture: AskedPicture, match: Match, camera: str) -> bytes:
 
     Raises ValueError if the picture is damaged.
     """
-    at, caption = clock_text(match.pts_s), match.question
+    at = clock_text(match.pts_s)
+    caption = match.question
     if match.time is not None:
-        at, caption = f"{datetime.fromisoformat(match.time):%Y-%m-%d %H:%M:%S}", f"{camera}: {match.question}"
+        at = f"{datetime.fromisoformat(match.time):%Y-%m-%d %H:%M:%S}"
+        caption = f"{camera}: {match.question}"
     note = f"{at} · {match.yes:.0%} yes".replace("%", " %")
     return encode_jpeg(draw(_overlay(picture), caption, note, dim=False), QUALITY)
 

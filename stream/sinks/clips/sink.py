@@ -65,7 +65,8 @@ class ClipSink(ReportingSink):
 
     def __init__(self, output: OutputConfig, source: str, now_s: Callable[[], float] = time.time) -> None:
         assert output.clips is not None
-        self._before_s, self._after_s = output.clip_before_s, output.clip_after_s
+        self._before_s = output.clip_before_s
+        self._after_s = output.clip_after_s
         self._now_s = now_s
         self._camera = camera_name(output, source)
         self._folder = ClipFolder(
@@ -100,7 +101,8 @@ class ClipSink(ReportingSink):
     def take_events(self, upcoming: Event) -> Sequence[Event]:
         if isinstance(upcoming, Summary):
             self._finish_all()
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def close(self) -> None:
@@ -204,7 +206,8 @@ class ClipSink(ReportingSink):
 
     def _stem(self, match: Match) -> str:
         """Return a name for the files of a match: with the local time of a live source, with media time of others."""
-        camera, watch = _stem_part(self._camera.rpartition("://")[2]), _stem_part(match.watch)
+        camera = _stem_part(self._camera.rpartition("://")[2])
+        watch = _stem_part(match.watch)
         if match.time is None:
             return f"{_stem_part(PurePath(self._camera).stem)}-{match.pts_s:08.2f}s-{watch}-{match.match:04}"
         return f"{datetime.fromisoformat(match.time):%Y%m%d-%H%M%S}-{camera}-{watch}-{match.match:04}"

@@ -46,5 +46,6 @@ class ClipVideo:
             self.file.append(earlier(fragment.data, self._ticks))
         else:
             return False
-        self._last, self.end_s = fragment, fragment.end_s
+        self._last = fragment
+        self.end_s = fragment.end_s
         return self.end_s < self.until_s

@@ -43,7 +43,8 @@ class SegmentedCaptions:
 
     def cut(self, segment: PlaylistSegment) -> str:
         """Return the WebVTT file of a segment. Segments are cut in order."""
-        start_ms, end_ms = round(segment.start_s * 1000), round(segment.end_s * 1000)
+        start_ms = round(segment.start_s * 1000)
+        end_ms = round(segment.end_s * 1000)
         shift_ms = round(segment.track_s * 1000) - start_ms
         while self._cues and self._cues[0].end_ms <= start_ms:
             self._cues.popleft()
@@ -54,8 +55,10 @@ class SegmentedCaptions:
         # times of the file are those of the track
         lines = ["WEBVTT", "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0", ""]
         for begins_ms, ends_ms, text in cues:
-            begins_ms, ends_ms = max(begins_ms, start_ms), min(ends_ms, end_ms)
+            begins_ms = max(begins_ms, start_ms)
+            ends_ms = min(ends_ms, end_ms)
             if begins_ms < ends_ms:
-                begins, ends = timestamp(begins_ms + shift_ms, "."), timestamp(ends_ms + shift_ms, ".")
+                begins = timestamp(begins_ms + shift_ms, ".")
+                ends = timestamp(ends_ms + shift_ms, ".")
                 lines += [f"{begins} --> {ends}", webvtt_text(text), ""]
         return "\n".join(lines) + "\n"

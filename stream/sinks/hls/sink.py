@@ -75,7 +75,8 @@ class HlsSink(Sink):
         self._header = "", ""
         self._number = self._discontinuities = 0
         self._longest_s = config.segment_s
-        self._codec, self._size = "", (0, 0)
+        self._codec = ""
+        self._size = (0, 0)
         self._now_s = 0.0
         self._ended = self._broken = False
 
@@ -164,7 +165,8 @@ class HlsSink(Sink):
             self._rename(event.header, name)
             self._header = event.header, name
         if not self._codec:
-            self._codec, self._size = event.codec, (event.width_px, event.height_px)
+            self._codec = event.codec
+            self._size = (event.width_px, event.height_px)
         segment = PlaylistSegment(
             number=self._number,
             header=self._header[1],
@@ -233,7 +235,8 @@ class HlsSink(Sink):
 
     def _mark(self, path: str) -> bool:
         """Mark the folder as a stream's; return False if it was marked before."""
-        mark, folder = self._folder / HLS_MARK, self._claim
+        mark = self._folder / HLS_MARK
+        folder = self._claim
         if mark.exists():
             return False
         try:

@@ -23,7 +23,8 @@ def traces_url(base: str) -> str:
         parts = urlsplit(base)
         port = parts.port
     except ValueError:
-        parts, port = None, None
+        parts = None
+        port = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigError(f"--otlp needs an address such as {EXAMPLE}; got {redacted(base)!r}")
     if parts.query or parts.fragment:

@@ -108,7 +108,8 @@ class OtlpSink(Sink):
 
     def _attributes(self, answer: AnswerPoint) -> dict[str, str | int | float | bool]:
         """Return the attributes of an answer: the semantic conventions for generative AI, and this program's own."""
-        settings, timing = self._config.answer, answer.timing
+        settings = self._config.answer
+        timing = answer.timing
         assert timing is not None
         attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "chat",

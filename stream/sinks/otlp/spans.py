@@ -47,7 +47,8 @@ class FrameTimes:
 
         They are unknown without a latency, for a frame too long ago, and for an answer of an earlier run (`--resume`).
         """
-        frame, timing = self._frames.get(answer.frame_index), answer.timing
+        frame = self._frames.get(answer.frame_index)
+        timing = answer.timing
         if frame is None or timing is None or timing.sent_ms <= 0:
             return None
         begin_ns = frame.capture_ns

@@ -15,7 +15,8 @@ from stream.sinks.output_file import OutputFile
 from stream.sinks.rerun.library import DISCONNECT_LIMIT_S, disconnect, rr
 from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
 
-DISK_WAIT_S, DISK_WAITS = 1.0, 30
+DISK_WAIT_S = 1.0
+DISK_WAITS = 30
 """Longest single wait for the disk, and number of consecutive waits before the disk counts as stuck."""
 
 
@@ -50,7 +51,9 @@ class RerunFileSink(Sink):
                 self._flush(self._stream)
 
     def close(self) -> None:
-        stream, recording, self._stream = self._stream, self._recording, None
+        stream = self._stream
+        recording = self._recording
+        self._stream = None
         try:
             if stream is not None and recording is not None and not self._failed:
                 with self._writing():

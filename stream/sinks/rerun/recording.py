@@ -83,7 +83,8 @@ class RunRecording:
 
     def __init__(self, stream: rr.RecordingStream, name: str) -> None:
         self._stream = stream
-        self._frame_index, self._pts_s = 0, 0.0
+        self._frame_index = 0
+        self._pts_s = 0.0
         self._waiting: list[FrameReady] = []
         self._ready_ns: deque[int] = deque()
         self._query = ""
@@ -101,7 +102,8 @@ class RunRecording:
     def write(self, event: Event) -> None:
         """Log an event. Events without a time are logged at the newest frame's time."""
         if isinstance(event, FrameReady):
-            self._frame_index, self._pts_s = event.frame_index, event.pts_s
+            self._frame_index = event.frame_index
+            self._pts_s = event.pts_s
             self._waiting.append(event)
             if len(self._waiting) >= 64:  # figures are sent in batches of 64 frames, and with each answer
                 self.send_figures()
@@ -128,7 +130,8 @@ class RunRecording:
 
     def send_figures(self) -> None:
         """Send the waiting figures."""
-        frames, self._waiting = self._waiting, []
+        frames = self._waiting
+        self._waiting = []
         if not frames:
             return
         figures = {

@@ -94,7 +94,9 @@ class RerunViewerSink(Sink):
 
     def __init__(self, address: ViewerAddress, name: str, retry_s: tuple[float, float] = RETRY_S) -> None:
         self.mailbox = EventMailbox()
-        self._address, self._name, self._retry_s = address, name, retry_s
+        self._address = address
+        self._name = name
+        self._retry_s = retry_s
         self._id = uuid.uuid4()
         self._started: Started | None = None
         self._ending = threading.Event()

@@ -47,7 +47,8 @@ from stream.untrusted import printable
 
 OUTLINE_COLOURS = [Color(r=red / 255, g=green / 255, b=blue / 255, a=1.0) for red, green, blue in OUTLINES]
 BOX_COLOUR = Color(r=FOUND.line[0] / 255, g=FOUND.line[1] / 255, b=FOUND.line[2] / 255, a=1.0)
-TEXT_COLOUR, TEXT_GROUND = Color(r=1.0, g=1.0, b=1.0, a=1.0), Color(r=0.05, g=0.06, b=0.09, a=0.8)
+TEXT_COLOUR = Color(r=1.0, g=1.0, b=1.0, a=1.0)
+TEXT_GROUND = Color(r=0.05, g=0.06, b=0.09, a=0.8)
 
 CAPTION_SHARE = 1 / 24
 """Height of a caption's letters as a share of the picture's height."""
@@ -60,15 +61,13 @@ LETTER_PX_MIN = 8.0
 LETTER_SHARE = 0.55
 """Width of a letter as a share of its height; a usual mean of sans-serif fonts."""
 
-PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, BOXES, LOG = (
-    "/picture",
-    "/relevance",
-    "/heatmap",
-    "/regions",
-    "/caption",
-    "/boxes",
-    "/log",
-)
+PICTURE = "/picture"
+RELEVANCE = "/relevance"
+HEAT_MAP = "/heatmap"
+REGIONS = "/regions"
+CAPTION = "/caption"
+BOXES = "/boxes"
+LOG = "/log"
 
 
 class FoxgloveTopics:
@@ -80,7 +79,9 @@ class FoxgloveTopics:
 
     def __init__(self, context: Context, clock: EventClock, frame_id: str, *, timing: bool = True) -> None:
         self._context = context  # its channels close with it
-        self._clock, self._frame_id, self._timing = clock, frame_id, timing
+        self._clock = clock
+        self._frame_id = frame_id
+        self._timing = timing
         self._picture = CompressedImageChannel(PICTURE, context=context)
         self._relevance = RawImageChannel(RELEVANCE, context=context)
         self._heat_map = CompressedImageChannel(HEAT_MAP, context=context)
@@ -153,7 +154,8 @@ class FoxgloveTopics:
         width, height = self._size
         if not height:
             return
-        letter, stamp = max(LETTER_PX_MIN, height * CAPTION_SHARE), _stamp(at_ns)
+        letter = max(LETTER_PX_MIN, height * CAPTION_SHARE)
+        stamp = _stamp(at_ns)
         chars = max(8, int((width - letter) / (letter * LETTER_SHARE)))
         lines = textwrap.wrap(printable(text), chars, max_lines=4, placeholder="…")
         texts = [

@@ -59,7 +59,8 @@ class McapSink(Sink):
         finally:
             if self._recording is not None and self._file_path != self._path:
                 # the continued run's file replaces the old one, unless it is smaller
-                old, new = os.path.realpath(self._path), self._file_path
+                old = os.path.realpath(self._path)
+                new = self._file_path
                 with suppress(OSError):
                     if self._finished or os.path.getsize(new) >= os.path.getsize(old):
                         os.replace(new, old)

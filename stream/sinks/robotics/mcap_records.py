@@ -82,7 +82,8 @@ def end_records(fd: int) -> bool:
 
 def _record_ends(fd: int) -> list[int]:
     """Return the end offsets of the whole records before the end of the data."""
-    size, at = os.fstat(fd).st_size, len(MAGIC)
+    size = os.fstat(fd).st_size
+    at = len(MAGIC)
     ends: list[int] = []
     while len(head := os.pread(fd, RECORD.size, at)) == RECORD.size:
         opcode, length = RECORD.unpack(head)
@@ -97,4 +98,5 @@ def _write_at(fd: int, data: bytes, at: int) -> None:
     rest = memoryview(data)
     while rest:
         count = os.pwrite(fd, rest, at)
-        rest, at = rest[count:], at + count
+        rest = rest[count:]
+        at = at + count

@@ -13,12 +13,10 @@ from arr_coc.types import NS_PER_S
 from stream.sinks.detections import PlacedDetection
 from stream.sinks.robotics.pictures import RegionBox
 
-PICTURE, TEXT, DETECTIONS, GRID = (
-    "sensor_msgs/msg/CompressedImage",
-    "std_msgs/msg/String",
-    "vision_msgs/msg/Detection2DArray",
-    "sensor_msgs/msg/Image",
-)
+PICTURE = "sensor_msgs/msg/CompressedImage"
+TEXT = "std_msgs/msg/String"
+DETECTIONS = "vision_msgs/msg/Detection2DArray"
+GRID = "sensor_msgs/msg/Image"
 
 VISION_MSGS = {
     "Point2D": "float64 x\nfloat64 y",

@@ -68,7 +68,8 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
         if not access.control:
             raise QuestionRefused(SHOWS_ONLY, 403)
         if request.method == "DELETE":
-            hub, change = hub_of(request), WatchChange(request.query_params.get("name", "")[:80])
+            hub = hub_of(request)
+            change = WatchChange(request.query_params.get("name", "")[:80])
         else:
             new = _new_watch(await body_of(request, WATCH_BODY_BYTES_MAX))
             hub = cameras[chosen_camera(cameras, new.camera)]

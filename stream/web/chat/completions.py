@@ -221,7 +221,8 @@ async def _stream(
         return _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **fields})
 
     yield chunk({"role": "assistant", "content": ""})
-    text, piece = "", first
+    text = ""
+    piece = first
     try:
         async with aclosing(pieces):  # type: ignore[type-var]
             while isinstance(piece, SideText):
@@ -260,7 +261,8 @@ def _head(question: CameraQuestion, kind: str) -> dict[str, Any]:
 
 
 def _usage(answer: SideAnswer) -> dict[str, int]:
-    prompt_tokens, completion_tokens = answer.prefilled_tokens, answer.text_tokens
+    prompt_tokens = answer.prefilled_tokens
+    completion_tokens = answer.text_tokens
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,

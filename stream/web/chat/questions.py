@@ -14,7 +14,8 @@ from stream.events import Event, Restarted, SideAnswer, SideRefused, SideText, S
 from stream.monitor.health import ANSWERS, RunMonitor
 from stream.web.viewer import RateLimit
 
-QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 8.0
+QUESTIONS_A_SECOND = 2.0
+QUESTIONS_AT_ONCE = 8.0
 
 REPLY_LIMIT_S = 300.0
 """Longest silence of a run that owes the next piece of an answer: a large model on a CPU reads for a minute."""

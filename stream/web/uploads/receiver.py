@@ -26,7 +26,8 @@ ALL_BYTES_MAX = 64 * MIB
 UPLOADS_MAX = 8
 """Uploads at a time, from the first byte to the reply."""
 
-UPLOADS_A_SECOND, UPLOADS_AT_ONCE = 2.0, 10.0
+UPLOADS_A_SECOND = 2.0
+UPLOADS_AT_ONCE = 10.0
 
 ARRIVAL_LIMIT_S = 60.0
 """Time that a picture may take to arrive."""
