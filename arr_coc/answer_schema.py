@@ -69,7 +69,10 @@ class AnswerSchema:
         if not is_json_schema(value) and is_property_map(value):
             value = {"type": "object", "properties": value, "required": list(value)}
         reader = SchemaReader(value.get("$defs", value.get("definitions", {})))
-        node = reader.node(value, "", 0) if is_json_schema(value) else reader.short(value, "", 0)
+        if is_json_schema(value):
+            node = reader.node(value, "", 0)
+        else:
+            node = reader.short(value, "", 0)
         if node.get("type") != "object" and not is_choices(node):
             raise OptionError(
                 "a schema describes an object with properties, or a text by its enum",
@@ -86,7 +89,9 @@ class AnswerSchema:
         OptionError."""
         if isinstance(value, str):
             return cls.parse(value)
-        return cls.of_choices(value) if isinstance(value, (list, tuple)) else cls.of(value)
+        if isinstance(value, (list, tuple)):
+            return cls.of_choices(value)
+        return cls.of(value)
 
     @classmethod
     def of_choices(cls, choices: Sequence[str]) -> AnswerSchema:
@@ -102,7 +107,9 @@ class AnswerSchema:
     @property
     def choices(self) -> tuple[str, ...] | None:
         """The texts of which an answer is one; None if answers are objects."""
-        return tuple(self.node["enum"]) if "enum" in self.node else None
+        if "enum" in self.node:
+            return tuple(self.node["enum"])
+        return None
 
     @property
     def fields(self) -> Mapping[str, Node]:
@@ -122,7 +129,9 @@ class AnswerSchema:
 
     @property
     def _whole(self) -> Node:
-        return self.node if self.choices is None else object_of({ANSWER: self.node}, [ANSWER])
+        if self.choices is None:
+            return self.node
+        return object_of({ANSWER: self.node}, [ANSWER])
 
     @property
     def bounded_schema(self) -> Node:
@@ -156,11 +165,15 @@ class AnswerSchema:
 
     def text_of(self, fields: Mapping[str, Any]) -> str:
         """Return an answer's text as a model writes it."""
-        return str(fields[ANSWER]) if self.choices is not None else json.dumps(fields, ensure_ascii=False)
+        if self.choices is not None:
+            return str(fields[ANSWER])
+        return json.dumps(fields, ensure_ascii=False)
 
     def readable(self, fields: Mapping[str, Any]) -> str:
         """Return an answer's text for people: `people: 2, weather: sun`."""
-        return str(fields[ANSWER]) if self.choices is not None else _readable(fields)[1:-1]
+        if self.choices is not None:
+            return str(fields[ANSWER])
+        return _readable(fields)[1:-1]
 
 
 def kind_of(node: Node) -> str:
@@ -180,10 +193,14 @@ def _typed(node: Node) -> Node:
         return {"anyOf": [_typed(node["anyOf"][0]), NULL]}
     if "enum" in node:
         types = {type_of(value) for value in node["enum"]}
-        return {"type": types.pop(), **node} if len(types) == 1 else node
+        if len(types) == 1:
+            return {"type": types.pop(), **node}
+        return node
     if node["type"] == "object":
         return {**node, "properties": {name: _typed(item) for name, item in node["properties"].items()}}
-    return {**node, "items": _typed(node["items"])} if node["type"] == "array" else node
+    if node["type"] == "array":
+        return {**node, "items": _typed(node["items"])}
+    return node
 
 
 def _all_required(node: Node) -> bool:
@@ -191,7 +208,9 @@ def _all_required(node: Node) -> bool:
     if node.get("type") == "object":
         items = node["properties"]
         return len(node["required"]) == len(items) and all(map(_all_required, items.values()))
-    return _all_required(node["items"]) if node.get("type") == "array" else True
+    if node.get("type") == "array":
+        return _all_required(node["items"])
+    return True
 
 
 def _bounded(node: Node) -> Node:
@@ -226,7 +245,10 @@ def _checked(node: Node, value: Any, where: str) -> Any:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
         raise ValueError(f"{where or 'it'} is none of the choices: {excerpt(value)}")
-    limits = _bounded(inner) if inner["type"] not in ("object", "array") else inner
+    if inner["type"] not in ("object", "array"):
+        limits = _bounded(inner)
+    else:
+        limits = inner
     kind = inner["type"]
     if kind == "object" and isinstance(value, dict):
         return dict(_members(inner, value, where))
@@ -278,7 +300,9 @@ def _form(node: Node) -> str:
     else:
         form = inner["type"]
     form = f"{form} or null" if may_be_null else form
-    return f"{form} ({inner['description']})" if "description" in inner else form
+    if "description" in inner:
+        return f"{form} ({inner['description']})"
+    return form
 
 
 def _readable(value: Any) -> str:

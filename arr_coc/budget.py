@@ -87,14 +87,18 @@ def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMIT
 
 def most_tokens(budget: Budget, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The most tokens of a frame of `tiles` tiles. Raises BudgetError."""
-    return min(limits.max_tokens, tiles) if budget == ADAPTIVE else fixed_tokens(budget, tiles, limits)
+    if budget == ADAPTIVE:
+        return min(limits.max_tokens, tiles)
+    return fixed_tokens(budget, tiles, limits)
 
 
 def requested_tokens(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The tokens that a budget asks for however small the frame is: a frame with fewer tiles is shown whole."""
     if budget in (AUTO, ADAPTIVE):
         return limits.min_tokens
-    return int(budget) if isinstance(budget, numbers.Integral) else 1
+    if isinstance(budget, numbers.Integral):
+        return int(budget)
+    return 1
 
 
 def relevance_spread(relevance: torch.Tensor) -> float:
@@ -140,4 +144,6 @@ def tokens_for(budget: object, relevance: torch.Tensor, limits: TokenLimits = DE
         BudgetError: Anything else as a budget.
         NonFiniteError: As `adaptive_budget`.
     """
-    return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.numel(), limits)
+    if budget == ADAPTIVE:
+        return adaptive_budget(relevance, limits)
+    return fixed_tokens(budget, relevance.numel(), limits)

@@ -105,7 +105,9 @@ def cached_folder(name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json")
-    return Path(config).parent if isinstance(config, str) else None
+    if isinstance(config, str):
+        return Path(config).parent
+    return None
 
 
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:

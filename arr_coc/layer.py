@@ -246,7 +246,10 @@ class ARRCOCLayer(nn.Module):
             NonFiniteError: NaN or Inf in a tensor, which it names.
         """
         like = self.realiser.balancer.out.weight
-        query = query_embeds.to(like) if query_embeds is not None and self.config.query_dim else None
+        if query_embeds is not None and self.config.query_dim:
+            query = query_embeds.to(like)
+        else:
+            query = None
         with torch.autocast(like.device.type, enabled=False):
             maps = self.realiser(
                 TextureArray(texture.channels.to(like), texture.entropy.to(like)),
@@ -269,7 +272,10 @@ class ARRCOCLayer(nn.Module):
         relevance = realised.relevance
         config = self.config
         by_chance = self.training and config.gradient == "gumbel"
-        ranking = add_gumbel_noise(relevance, config.temperature) if by_chance else relevance.detach()
+        if by_chance:
+            ranking = add_gumbel_noise(relevance, config.temperature)
+        else:
+            ranking = relevance.detach()
         looks = texture.looks.detach().float().cpu()
         priors = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu()
         pictures = zip(relevance.detach().cpu(), ranking.cpu(), looks, priors, strict=True)
@@ -299,7 +305,10 @@ class ARRCOCLayer(nn.Module):
         if axes is None or vision_embeds.shape[2] != len(axes.mean):
             return texture
         components = axes(vision_embeds).mT.unflatten(2, texture.entropy.shape[1:])
-        question = None if query_embeds is None else axes(query_embeds.float().mean(dim=1))
+        if query_embeds is None:
+            question = None
+        else:
+            question = axes(query_embeds.float().mean(dim=1))
         return with_embeddings(texture, components, question)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -418,7 +427,9 @@ def _at_grid(image: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
         return image
     size = shape[0] * TILE_PX, shape[1] * TILE_PX
     resized = F.interpolate(image.float(), size, mode="bilinear", antialias=True, align_corners=False)
-    return resized if image.is_floating_point() else resized.round().clamp(0, 255).to(torch.uint8)
+    if image.is_floating_point():
+        return resized
+    return resized.round().clamp(0, 255).to(torch.uint8)
 
 
 def _own_grid(image: torch.Tensor) -> tuple[int, int]:

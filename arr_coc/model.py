@@ -438,7 +438,10 @@ class ARRCOCQwen(nn.Module):
         self._session.configure(AnswerOptions(encode, decoding, feedback=False, thinking=thinking))
         glancing = resolve_glance(self._session, glance, overview)
         allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
-        form = None if schema is None else AnswerSchema.of_value(schema)
+        if schema is None:
+            form = None
+        else:
+            form = AnswerSchema.of_value(schema)
         if form is not None and thinking == "show":
             raise OptionError("thoughts that are part of an answer fit no schema", 'give thinking="hide" or "off"')
         call = _GenerateCall(allocator, encode, on_text, should_stop, form)
@@ -488,7 +491,10 @@ class ARRCOCQwen(nn.Module):
         session = AnswerSession(self.qwen, AnswerOptions("sparse", Decoding(max_tokens)))
         glancing = resolve_glance(session, glance, "auto")
         options = AllocatorOptions(strategy, budget, glance=glancing, memory=memory or GroupOptions())
-        form = None if schema is None else AnswerSchema.of_value(schema)
+        if schema is None:
+            form = None
+        else:
+            form = AnswerSchema.of_value(schema)
         return Stream(self.qwen, session, query, options, form)
 
     def forget(self) -> None:
@@ -542,7 +548,10 @@ class ARRCOCQwen(nn.Module):
 
     def _answer_chat(self, prompt: ChatPrompt, call: _GenerateCall) -> Generation:
         """The answer that follows a whole prompt; tokens of each picture are chosen by itself."""
-        qwen = fitted_model(self.qwen) if prompt.fitted else self.qwen
+        if prompt.fitted:
+            qwen = fitted_model(self.qwen)
+        else:
+            qwen = self.qwen
         glance = call.allocator.glance
         options = replace(call.allocator, glance=None if glance is None else replace(glance, keep=False))
         answer_input = _AnswerInput([], [], np.zeros((0, 0), np.float32), None, 0.0)
@@ -645,7 +654,10 @@ def _check_question(query: object) -> None:
 def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
     if times_s is not None and not all(isinstance(at_s, Real) and math.isfinite(at_s) for at_s in times_s):
         raise OptionError(f"times_s must hold finite numbers of seconds, got {list(times_s)}")
-    times = [index / FRAMES_PER_S for index in range(frames)] if times_s is None else list(times_s)
+    if times_s is None:
+        times = [index / FRAMES_PER_S for index in range(frames)]
+    else:
+        times = list(times_s)
     if len(times) != frames or any(after < before for before, after in pairwise(times)):
         raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")
     return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]

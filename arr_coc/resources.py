@@ -37,4 +37,6 @@ def _folder(name: str, holds: str) -> Path:
     Beside an installed `arr_coc` another package may have a folder of that name, so its existence is not enough.
     """
     folder = CHECKOUT / name
-    return folder if (folder / holds).is_file() else Path(sysconfig.get_path("data")) / INSTALLED / name
+    if (folder / holds).is_file():
+        return folder
+    return Path(sysconfig.get_path("data")) / INSTALLED / name

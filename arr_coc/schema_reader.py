@@ -58,7 +58,10 @@ class SchemaReader:
     """Reader of one schema, which counts its parts and choices; `definitions` are what references name."""
 
     def __init__(self, definitions: object) -> None:
-        self._definitions = definitions if isinstance(definitions, dict) else {}
+        if isinstance(definitions, dict):
+            self._definitions = definitions
+        else:
+            self._definitions = {}
         self._parts = self._choices = 0
 
     def short(self, value: object, where: str, level: int) -> Node:
@@ -134,12 +137,17 @@ class SchemaReader:
         return value
 
     def _nullable(self, alternatives: object, where: str, level: int) -> Node:
-        options = alternatives if isinstance(alternatives, list) else []
+        if isinstance(alternatives, list):
+            options = alternatives
+        else:
+            options = []
         others = [option for option in options if option != NULL]
         if len(others) != 1 or len(options) > 2:
             raise _refusal(where, "alternatives are not supported but for one type and null", "name one type")
         schema = self.node(others[0], where, level)
-        return schema if len(options) == 1 or "anyOf" in schema else {"anyOf": [schema, NULL]}
+        if len(options) == 1 or "anyOf" in schema:
+            return schema
+        return {"anyOf": [schema, NULL]}
 
     def _of_kind(self, kind: str, value: Mapping[str, Any], where: str, level: int) -> Node:
         if kind == "object":
@@ -210,7 +218,9 @@ def is_choices(node: Node) -> bool:
 
 def nullable(node: Node) -> tuple[Node, bool]:
     """Return a field's schema without null, and whether it may be null."""
-    return (node["anyOf"][0], True) if "anyOf" in node else (node, False)
+    if "anyOf" in node:
+        return (node["anyOf"][0], True)
+    return (node, False)
 
 
 def _field(name: str, where: str) -> str:
@@ -254,7 +264,9 @@ def is_whole(text: str) -> bool:
 def type_of(value: object) -> str:
     """Return the name of a scalar's type in JSON Schema; the Python name of anything else."""
     if isinstance(value, float):
-        return "number" if math.isfinite(value) else "number that is not finite"
+        if math.isfinite(value):
+            return "number"
+        return "number that is not finite"
     names = {"bool": "boolean", "int": "integer", "str": "string", "NoneType": "null", "dict": "object"}
     return names.get(type(value).__name__, type(value).__name__)
 

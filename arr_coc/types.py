@@ -283,7 +283,9 @@ class GroupPlace:
         stays was computed beside frames that have left, and their positions grow.
         """
         period = REREAD * self.frames
-        return 0 if self.frames == 1 else max(self.frame // period * period - self.frames + 1, 0)
+        if self.frames == 1:
+            return 0
+        return max(self.frame // period * period - self.frames + 1, 0)
 
     @property
     def is_afresh(self) -> bool:
@@ -316,7 +318,9 @@ class TokenPacket:
     @property
     def host_pixels(self) -> npt.NDArray[np.uint8]:
         """The pixels in host memory; copied if they lie on a device."""
-        return self.pixels if isinstance(self.pixels, np.ndarray) else self.pixels.cpu().numpy()
+        if isinstance(self.pixels, np.ndarray):
+            return self.pixels
+        return self.pixels.cpu().numpy()
 
     @property
     def is_glance(self) -> bool:
@@ -349,7 +353,10 @@ class TokenPacket:
 def shown_tokens(packets: Sequence[TokenPacket]) -> int:
     """Return the number of tokens that a group of pictures shows, by its packets, those that append something."""
     place = packets[-1].place if packets else None
-    visible_packets = packets if place is None or place.frames == 1 else packets[-place.frames :]
+    if place is None or place.frames == 1:
+        visible_packets = packets
+    else:
+        visible_packets = packets[-place.frames :]
     return sum(len(packet.regions) - len(packet.superseded) for packet in visible_packets)
 
 

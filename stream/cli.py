@@ -145,7 +145,9 @@ def _explain(error: Exception) -> int:
     if isinstance(error, (ArrCocError, StreamError)):
         report_error(str(error))
         gave_up = isinstance(error, (OutputFailed, DeviceLost))  # these worked when the run began
-        return BAD_INPUT if error.user_fixable and not gave_up else FAILED
+        if error.user_fixable and not gave_up:
+            return BAD_INPUT
+        return FAILED
     if hasattr(error, "format_message"):
         report_error(_usage(error))
         return BAD_INPUT
@@ -170,5 +172,8 @@ def _usage(error: Exception) -> str:
     if possible:
         text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else _program()
+    if context is not None:
+        path = context.command_path
+    else:
+        path = _program()
     return f"{text[:1].lower()}{text[1:].rstrip('.')} (see {path} --help)"

@@ -74,7 +74,9 @@ class TimeOfDay:
 
     def at(self, pts_s: float) -> datetime | None:
         """Return the local time with its zone; None before the first frame."""
-        return None if self._offset_s is None else datetime.fromtimestamp(pts_s + self._offset_s).astimezone()
+        if self._offset_s is None:
+            return None
+        return datetime.fromtimestamp(pts_s + self._offset_s).astimezone()
 
 
 def clock_text(at_s: float) -> str:
@@ -83,7 +85,9 @@ def clock_text(at_s: float) -> str:
     minutes, tenths = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)
     seconds = f"{tenths // 10:02}.{tenths % 10}"
-    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds}"
+    return f"{minutes}:{seconds}"
 
 
 def seconds_text(at_s: float) -> str:
@@ -93,7 +97,9 @@ def seconds_text(at_s: float) -> str:
 
 def duration_text(seconds: float) -> str:
     """Return a duration for people: `9.5 s`, `0:59`, `1:02:03`."""
-    return f"{seconds:.1f} s" if seconds < 10 else seconds_text(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return seconds_text(seconds)
 
 
 class DisplayClock:
@@ -114,9 +120,13 @@ class DisplayClock:
         at = self._times.at(pts_s)
         if at is None:
             return clock_text(pts_s)
-        return f"{at:%Y-%m-%d %H:%M:%S}" if self._dates else f"{at:%H:%M:%S}"
+        if self._dates:
+            return f"{at:%Y-%m-%d %H:%M:%S}"
+        return f"{at:%H:%M:%S}"
 
     def day(self, pts_s: float) -> str:
         """Return the date of a frame; "" if `text` has it already, and for media time."""
         at = self._times.at(pts_s)
-        return "" if at is None or self._dates else f"{at:%A, %Y-%m-%d}"
+        if at is None or self._dates:
+            return ""
+        return f"{at:%A, %Y-%m-%d}"

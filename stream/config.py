@@ -346,12 +346,16 @@ class WatchConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _question_alone(cls, value: object) -> object:
-        return {"question": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"question": value}
+        return value
 
     @property
     def most_of_no(self) -> float:
         """Highest probability of a no."""
-        return min(0.4, self.threshold) if self.no_below is None else self.no_below
+        if self.no_below is None:
+            return min(0.4, self.threshold)
+        return self.no_below
 
 
 _NAME_CHARS = 40
@@ -700,7 +704,9 @@ class AnswerConfig(Section):
         """Schema of the answers, from `json_schema` or `choices`; None if they are text. Raises OptionError."""
         if self.json_schema is not None:
             return AnswerSchema.parse(self.json_schema)
-        return None if self.choices is None else AnswerSchema.of_choices(self.choices.split(","))
+        if self.choices is None:
+            return None
+        return AnswerSchema.of_choices(self.choices.split(","))
 
     @property
     def uses_server(self) -> bool:
@@ -768,9 +774,9 @@ class ZoneConfig(Section):
     def problem(self) -> str | None:
         """Reason for which it is no part of a picture; None if it is one."""
         if (self.points is None) == (self.box is None):
-            return (
-                "needs `points` or `box`" if self.box is None else "has both `points` and `box`; leave one of them out"
-            )
+            if self.box is None:
+                return "needs `points` or `box`"
+            return "has both `points` and `box`; leave one of them out"
         if self.box is not None and not (self.box[0] < self.box[2] and self.box[1] < self.box[3]):
             return "has a `box` without an inside; write [left, top, right, bottom], in shares of the picture"
         if self.points is not None and not 3 <= len(self.points) <= ZONE_POINTS_MAX:
@@ -1128,7 +1134,9 @@ class Config(Section):
     @property
     def first_question(self) -> str:
         """First question: `answer.query`, or that of the first watch if watches are all that is asked."""
-        return self.watch[0].question if self.watches_only else self.answer.query
+        if self.watches_only:
+            return self.watch[0].question
+        return self.answer.query
 
 
 PORT_MAX = 65_535

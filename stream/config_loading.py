@@ -109,7 +109,10 @@ def _with_schema(config: Config, origins: Mapping[str, str]) -> Config:
     answer = config.answer
     if answer.json_schema is None and answer.choices is None:
         return config
-    key = "answer.choices" if answer.json_schema is None else "answer.json_schema"
+    if answer.json_schema is None:
+        key = "answer.choices"
+    else:
+        key = "answer.json_schema"
     try:
         if answer.json_schema is not None and not answer.json_schema.lstrip().startswith(("{", "[", '"')):
             answer = answer.model_copy(update={"json_schema": _schema_file(answer.json_schema)})
@@ -128,7 +131,10 @@ def _schema_file(name: str) -> str:
             data = file.read(SCHEMA_BYTES_MAX + 1)
         return data.decode("utf-8")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = "it is not UTF-8 text"
         raise OptionError(
             f"cannot read the schema {name!r}: {reason}", "name a file, or give JSON, which begins with {"
         ) from None
@@ -196,7 +202,10 @@ def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator
         if zone_name is None:
             continue
         if zone_name not in config.zones:
-            hint = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
+            if config.zones:
+                hint = f"zones has {', '.join(config.zones)}"
+            else:
+                hint = "the configuration has no zones"
             yield key, f"{setting} = {zone_name} is no zone; {hint}"
         elif config.zones[zone_name].mask:
             yield key, f"{setting} = {zone_name} is masked, so there is nothing to see; name another zone"
@@ -218,9 +227,10 @@ def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     for watch in config.watch:
         if watch.name in watches_by_name:
             is_repeated = watches_by_name[watch.name].question == watch.question
-            remedy = (
-                "leave one of them out, or give them different names" if is_repeated else "give them different names"
-            )
+            if is_repeated:
+                remedy = "leave one of them out, or give them different names"
+            else:
+                remedy = "give them different names"
             yield "watch", f"two watches are named {watch.name!r}; {remedy}"
         if watch.most_of_no > watch.threshold:
             yield (
@@ -352,7 +362,10 @@ def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         return
     least = _least_budget(config)
     if least is not None and glance.tokens >= least:
-        budget_name = "the target's least budget" if answer.target_ms is not None else "allocate.budget"
+        if answer.target_ms is not None:
+            budget_name = "the target's least budget"
+        else:
+            budget_name = "allocate.budget"
         yield (
             "answer.glance.tokens",
             f"an overview of {counted(glance.tokens, 'token')} leaves nothing of {budget_name}, "
@@ -374,7 +387,10 @@ def layer_from_file(name: str) -> ConfigLayer:
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
         path = preset_folder() / f"{name}.toml"
         if not path.exists():
-            several = "; give --config once for each" if "," in name else ""
+            if "," in name:
+                several = "; give --config once for each"
+            else:
+                several = ""
             raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file{several}")
     return ConfigLayer(name, dict(leaves(read_toml(path, name))))
 
@@ -391,7 +407,10 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {name!r}; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = "it is not UTF-8 text"
         raise ConfigError(f"cannot read configuration {name!r}: {reason}") from error
     except RecursionError as error:
         raise ConfigError(f"{name}: not a configuration: it is nested too deeply") from error
@@ -445,10 +464,15 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, F
 
 def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
     """Return the model of a section or of named tables, and what stands before its keys; None for a value."""
-    value = get_args(annotation)[1] if get_origin(annotation) is dict else None
+    if get_origin(annotation) is dict:
+        value = get_args(annotation)[1]
+    else:
+        value = None
     if isinstance(value, type) and issubclass(value, BaseModel):
         return f"{NAME}.", value
-    return ("", annotation) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return ("", annotation)
+    return None
 
 
 def known_as(key: str) -> str:
@@ -457,7 +481,9 @@ def known_as(key: str) -> str:
         if key.startswith(f"{table}."):
             return table
     section, _, rest = key.partition(".")
-    return f"{ZONES}.{NAME}.{rest.partition('.')[2]}" if section == ZONES and rest else key
+    if section == ZONES and rest:
+        return f"{ZONES}.{NAME}.{rest.partition('.')[2]}"
+    return key
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -498,7 +524,10 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
         names = {**{field_key.rpartition(".")[2]: field_key for field_key in fields}, "question": "answer.query"}
         match = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
         nearest = [names[match[0]]] if match else []
-    hint = f"did you mean {nearest[0]}?" if nearest else f"its sections are {', '.join(_sections(fields))}"
+    if nearest:
+        hint = f"did you mean {nearest[0]}?"
+    else:
+        hint = f"its sections are {', '.join(_sections(fields))}"
     return f"unknown key {key}; {hint}"
 
 
@@ -516,7 +545,10 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
     place, items = next(iter(wrong.items()))
     key, _, rest = place.partition(" ")
     origin = origins.get(key) or next(origins[other] for other in origins if other.startswith(f"{key}."))
-    suffix = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    if len(wrong) > 1:
+        suffix = f" (and {len(wrong) - 1} more)"
+    else:
+        suffix = ""
     if key == "watch" and rest:
         return f"{origin}: {_invalid_watch(place, items)}{suffix}"
     if key == "watch":
@@ -540,11 +572,17 @@ def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
     """Return the line about a wrong watch."""
     item = items[0]
     keys = WatchConfig.model_fields
-    name = str(item["loc"][2]) if len(item["loc"]) > 2 else ""
+    if len(item["loc"]) > 2:
+        name = str(item["loc"][2])
+    else:
+        name = ""
     location = place.removesuffix(f" {name}")
     if item["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"its keys are {', '.join(keys)}"
+        if nearest:
+            hint = f"did you mean {nearest[0]}?"
+        else:
+            hint = f"its keys are {', '.join(keys)}"
         return f"{location}: unknown key {name}; {hint}"
     if item["type"] == "missing":
         return f"{location}: it has no {name}; give {name} = 'is there a red car?'"
@@ -558,7 +596,9 @@ def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
 
 
 def _shown(value: object) -> str:
-    return f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
+    if isinstance(value, str) and len(value) > 60:
+        return f"{len(value)} characters"
+    return repr(value)
 
 
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:

@@ -100,7 +100,9 @@ class RunControl:
     def take_watch_changes(self) -> tuple[WatchChange, ...]:
         """Returns the changes of watches since the last call."""
         changes = self._watch_changes
-        return tuple(changes.popleft() for _ in range(len(changes))) if changes else ()
+        if changes:
+            return tuple(changes.popleft() for _ in range(len(changes)))
+        return ()
 
     def set_servers(self, servers: tuple[Any, ...]) -> None:
         """Sets the answer servers of a run with `ASSIGNED_SERVERS`, as `ServerAddress` of the transport."""
@@ -140,7 +142,9 @@ class RunControl:
         """The outcome of the run so far: "finished", "cancelled", "error", or the argument of `end`."""
         if self.failure is not None:
             return "error"
-        return "cancelled" if self.cancelled else self._end or "finished"
+        if self.cancelled:
+            return "cancelled"
+        return self._end or "finished"
 
     def check(self) -> None:
         """Raises CancelledError once the run is cancelled. Stages call this often, which shows that they are alive."""
@@ -179,7 +183,9 @@ def describe(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if text and isinstance(error, (ArrCocError, StreamError)):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if text:
+        return f"{type(error).__name__}: {text}"
+    return type(error).__name__
 
 
 def remote_error(name: str, message: str) -> ArrCocError | StreamError | None:
@@ -207,9 +213,14 @@ ends the process if it gets none."""
 def raise_descriptor_limit() -> int:
     """Raise this process's own limit of open files as far as the system lets it; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if hard == resource.RLIM_INFINITY:
+        limit = DESCRIPTORS
+    else:
+        limit = min(hard, DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= limit:
-        return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+        if soft == resource.RLIM_INFINITY:
+            return DESCRIPTORS
+        return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (OSError, ValueError):
@@ -273,7 +284,9 @@ def signals_held() -> Iterator[None]:
 
 def _ending_signals() -> list[signal.Signals]:
     ends = [signal.SIGINT, signal.SIGTERM]
-    return ends if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*ends, signal.SIGHUP]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return ends
+    return [*ends, signal.SIGHUP]
 
 
 def leave_gone_terminal() -> bool:

@@ -722,7 +722,8 @@ def event_fields(event: Event) -> dict[str, Any]:
     absent = (*PICTURE, "time")
     if isinstance(event, AnswerPoint):
         absent = absent if event.group else (*absent, *GROUP)
-        absent = (*absent, "fields") if event.fields is None else absent
+        if event.fields is None:
+            absent = (*absent, "fields")
         if event.timing is None:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
             names = ("idle_tokens", "rebuilt") if event.group else ("appended_tokens",)
@@ -762,4 +763,6 @@ def json_value(value: Any) -> Any:
         return [json_value(item) for item in value]
     if isinstance(value, str):
         return replace_surrogates(value)
-    return round(value, 6) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return round(value, 6)
+    return value

@@ -88,7 +88,10 @@ def say_traceback(error: BaseException) -> None:
 
 def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> str:
     """Return `{"ts": …, "level": …, …}`; the time is UTC, in ISO 8601 with milliseconds."""
-    at = datetime.now(timezone.utc) if at_s is None else datetime.fromtimestamp(at_s, timezone.utc)
+    if at_s is None:
+        at = datetime.now(timezone.utc)
+    else:
+        at = datetime.fromtimestamp(at_s, timezone.utc)
     ts = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     entry = {"ts": ts, "level": level, **fields}
     try:
@@ -104,7 +107,9 @@ def _whole(value: Any) -> Any:
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_whole(item) for item in value]
-    return replace_surrogates(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    return value
 
 
 def write_line(line: str) -> None:

@@ -106,7 +106,9 @@ Weights = Annotated[bytes, Meta(max_length=WEIGHTS_BYTES_MAX)]
 
 def cut_to(text: str, chars: int) -> str:
     """The text cut to at most `chars` characters; an ellipsis marks a cut."""
-    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+    if len(text) <= chars:
+        return text
+    return f"{text[: chars - 1]}…"
 
 
 MARKS_MAX = 4
@@ -172,7 +174,9 @@ def printable_json(line: str) -> str:
 
     `line` is JSON whose control characters below a space are escaped already, as JSON demands.
     """
-    return line if line.isascii() and "\x7f" not in line else _IN_JSON.sub(_escaped, line)
+    if line.isascii() and "\x7f" not in line:
+        return line
+    return _IN_JSON.sub(_escaped, line)
 
 
 def replace_surrogates(text: str) -> str:

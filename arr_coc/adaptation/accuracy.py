@@ -99,7 +99,10 @@ def measure(
 
     def relevance_of(case: AllocatorCase) -> torch.Tensor:
         texture = TextureArray(case.texture.channels[None], case.texture.entropy[None])
-        query = embed([case.question]) if realiser.participation.asked is not None else None
+        if realiser.participation.asked is not None:
+            query = embed([case.question])
+        else:
+            query = None
         prior = None if case.prior is None else case.prior[None]
         return realiser(texture, query, prior).relevance[0]
 

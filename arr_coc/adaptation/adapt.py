@@ -170,8 +170,14 @@ class Adaptation:
         torch.manual_seed(options.seed)
         device = self._qwen.device
         layer = new_layer(self._qwen, options.scorer).to(device)
-        remaining_minutes = None if options.minutes is None else max(options.minutes - self._asked_s / 60, 0.0)
-        length = Length(0.0, options.steps) if remaining_minutes is None else Length(remaining_minutes)
+        if options.minutes is None:
+            remaining_minutes = None
+        else:
+            remaining_minutes = max(options.minutes - self._asked_s / 60, 0.0)
+        if remaining_minutes is None:
+            length = Length(0.0, options.steps)
+        else:
+            length = Length(remaining_minutes)
         trainer = Trainer(layer, self._folder.path, self._folder.path, length)
         if self._folder.has_checkpoint:
             trainer.course.resume(str(device))

@@ -43,7 +43,10 @@ class AdaptFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"{self.path} is a file", "name a folder for the allocator")
-        entries = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        if self.path.is_dir():
+            entries = sorted(path.name for path in self.path.iterdir())
+        else:
+            entries = []
         about = self._about()
         if entries and about is None:
             names = ", ".join(entries[:_NAMED]) + (", ..." if len(entries) > _NAMED else "")

@@ -76,7 +76,10 @@ def read_question_file(path: Path) -> tuple[str, ...]:
         ) from error
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_CHARS or "\0" in line:
-            problem = "no text" if "\0" in line else f"{len(line)} characters long"
+            if "\0" in line:
+                problem = "no text"
+            else:
+                problem = f"{len(line)} characters long"
             raise OptionError(f"line {number} of {path} is {problem}", "write one question a line")
     questions = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not questions:

@@ -161,8 +161,14 @@ class StreamAllocator:
         self._change = 1.0
         self._floor: torch.Tensor | None = None
         self._warned = False
-        self._zones = None if self.options.zones is None else ZoneMaps(self.options.zones)
-        self.group = None if self.options.memory is None else GroupOfPictures(self.options.memory)
+        if self.options.zones is None:
+            self._zones = None
+        else:
+            self._zones = ZoneMaps(self.options.zones)
+        if self.options.memory is None:
+            self.group = None
+        else:
+            self.group = GroupOfPictures(self.options.memory)
         """State of the model's memory of this stream; None if it has none."""
 
     @property
@@ -199,7 +205,9 @@ class StreamAllocator:
 
     def within(self, grid: TileGrid) -> torch.Tensor | None:
         """Return the tiles that the question is about, bool [gh, gw] in host memory; None for all."""
-        return None if self._zones is None else self._zones.within(grid)
+        if self._zones is None:
+            return None
+        return self._zones.within(grid)
 
     def set_floor(self, floor: npt.NDArray[np.float32] | None) -> None:
         """Set the least relevance of tiles, float32 [gh, gw] from 0 to 1, for the frames from the next one on.
@@ -314,20 +322,32 @@ class StreamAllocator:
             memory.selector.note(last.inputs, last.selection)
         if motion is not None:
             memory.follow(view.stamp.frame_index, motion, self._maps)
-        make = device_texture_array if self.options.on_device else texture_array
+        if self.options.on_device:
+            make = device_texture_array
+        else:
+            make = texture_array
         texture = make(view, self._channels, self._texture)
         same_picture = last is not None and last.maps is not None and last.maps.texture is texture
-        last_inputs = last.inputs if last is not None and same_picture else None
+        if last is not None and same_picture:
+            last_inputs = last.inputs
+        else:
+            last_inputs = None
         lines = None
         if self.options.wide:
-            lines = line_strength(view) if last_inputs is None else last_inputs.lines
+            if last_inputs is None:
+                lines = line_strength(view)
+            else:
+                lines = last_inputs.lines
         if memory.history is not None:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
         maps = self._realise(
             memory, texture, None if last_inputs is None else last_inputs.appearance, view.stamp.media_ns
         )
         relevance = self._with_floor(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
-        change = None if memory.picture is None else memory.picture.change(view)
+        if memory.picture is None:
+            change = None
+        else:
+            change = memory.picture.change(view)
         return self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=False)
 
     @torch.inference_mode()
@@ -430,7 +450,10 @@ class StreamAllocator:
     ) -> FrameMaps:
         """The frame's own relevance, by its texture and the knowledge at its time; its `looks`, if known already."""
         if looks is None:
-            looks = texture.looks if self.on_device else texture.looks.cpu()
+            if self.on_device:
+                looks = texture.looks
+            else:
+                looks = texture.looks.cpu()
         prior = memory.prior.evaluate(media_ns, looks)
         scored = texture
         if memory.history is not None:
@@ -465,11 +488,15 @@ class StreamAllocator:
         if memory.history is not None:
             memory.history.remember(relevance.numpy())
         budget, at_most = limits
-        budget = self._tensions.budget if budget is None else budget
+        if budget is None:
+            budget = self._tensions.budget
         self._warn_clamped(budget, relevance.numel())
         plan = memory.selector.plan(relevance, budget, at_most, after_glance=after_glance, within=within)
         realised = maps.realised
-        staleness = memory.exploration.staleness(realised.scores[0]) if self._tensions.explore else None
+        if self._tensions.explore:
+            staleness = memory.exploration.staleness(realised.scores[0])
+        else:
+            staleness = None
         if zones is not None and staleness is not None:
             staleness = zones.weigh(staleness, view.grid, "staleness")
         answered = maps.prior if memory.prior.answered else None
@@ -504,7 +531,10 @@ class StreamAllocator:
             return
         self._warned = True
         tokens = counted(least, "token")
-        size = f"of at least {tokens}" if budget in (AUTO, ADAPTIVE) else f"of {tokens}"
+        if budget in (AUTO, ADAPTIVE):
+            size = f"of at least {tokens}"
+        else:
+            size = f"of {tokens}"
         log.warning("a budget %s is more than the frame's %s: all of them are shown", size, counted(tiles, "tile"))
 
 

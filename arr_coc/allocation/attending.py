@@ -230,7 +230,9 @@ class AllocationHistory:
     change: torch.Tensor | None = None
 
     def exploring_tokens(self, tokens: int) -> int:
-        return 0 if self.staleness is None else round(self.explore * tokens)
+        if self.staleness is None:
+            return 0
+        return round(self.explore * tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +337,10 @@ def allocate(
     maps_before = (history.previous, history.staleness, history.change)
     previous, stale, change = (None if array is None else torch.as_tensor(array) for array in maps_before)
     memory = AllocationHistory(previous, stale, history.explore, change)
-    budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
+    if isinstance(budget, Sequence) and not isinstance(budget, str):
+        budgets = budget
+    else:
+        budgets = [budget] * len(frames)
     if len(budgets) != len(frames):
         raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
     allocations = []
@@ -344,7 +349,9 @@ def allocate(
         void = strategy == "auto" and bool(map_structure(frame) < VOID_STRUCTURE)
         request = AllocationRequest(frame, tokens, coverage, seed, memory)
         allocations.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))
-    return allocations[0] if maps.ndim == 2 else stack_allocations(allocations)
+    if maps.ndim == 2:
+        return allocations[0]
+    return stack_allocations(allocations)
 
 
 def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
@@ -410,7 +417,9 @@ def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glanc
         return "grid"
     if glances:
         return "topk"
-    return "foveated" if levels and tokens >= COVER_TOKENS else "mixed"
+    if levels and tokens >= COVER_TOKENS:
+        return "foveated"
+    return "mixed"
 
 
 def stack_allocations(frames: list[Allocation]) -> Allocation:
@@ -427,7 +436,10 @@ def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
     if isinstance(relevance, np.ndarray) and relevance.dtype.kind in "fiub":
         relevance = torch.from_numpy(np.ascontiguousarray(relevance))
     if not isinstance(relevance, torch.Tensor) or relevance.dtype.is_complex:
-        type_name = str(relevance.dtype) if isinstance(relevance, torch.Tensor) else type(relevance).__name__
+        if isinstance(relevance, torch.Tensor):
+            type_name = str(relevance.dtype)
+        else:
+            type_name = type(relevance).__name__
         raise ShapeError(f"relevance must be a tensor or an array of real numbers, got {type_name}")
     if relevance.ndim not in (2, 3) or 0 in relevance.shape:
         raise ShapeError(f"relevance must be [gh, gw] or [B, gh, gw], got {list(relevance.shape)}")
@@ -439,7 +451,9 @@ def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
 def _first(mask: torch.Tensor, count: int) -> torch.Tensor:
     """Indices of the True entries of `mask` bool [N], in order; on a device, which is not asked how many there are,
     always `count` of them: others behind."""
-    return mask.nonzero()[:, 0] if mask.is_cpu else (~mask).to(torch.uint8).argsort(stable=True)[:count]
+    if mask.is_cpu:
+        return mask.nonzero()[:, 0]
+    return (~mask).to(torch.uint8).argsort(stable=True)[:count]
 
 
 def _of_tiles(request: AllocationRequest, tiles: torch.Tensor, count: int) -> RegionChoice:
@@ -494,8 +508,14 @@ def _topk(request: AllocationRequest) -> RegionChoice:
 
 def _mixed(request: AllocationRequest) -> RegionChoice:
     covering = round(request.coverage * request.tokens)
-    tiles = even_tiles(request.shape, covering) if covering else np.zeros(request.shape, bool)
-    pairs = _NO_PAIRS if request.lines is None else line_pairs(request.lines)
+    if covering:
+        tiles = even_tiles(request.shape, covering)
+    else:
+        tiles = np.zeros(request.shape, bool)
+    if request.lines is None:
+        pairs = _NO_PAIRS
+    else:
+        pairs = line_pairs(request.lines)
     if len(pairs):
         return _of_regions(request, _tiles_and_pairs(request, tiles, pairs))
     if not covering:
@@ -593,7 +613,10 @@ def _fixation(request: AllocationRequest) -> RegionChoice:
     tree = quadtree(request.shape, top_level(request.shape, request.tokens))
     if tree.roots > request.tokens:
         return _few(request, tree)
-    entropy = None if request.entropy is None else request.entropy.numpy()
+    if request.entropy is None:
+        entropy = None
+    else:
+        entropy = request.entropy.numpy()
     place = fixation_point(request.relevance.numpy(), entropy)
     return _of_regions(request, fixation_cover(request.shape, request.tokens, place)[0])
 
@@ -625,7 +648,10 @@ def _random(request: AllocationRequest) -> RegionChoice:
 
 
 def _evs(request: AllocationRequest) -> RegionChoice:
-    change = None if request.memory.change is None else request.memory.change.numpy()
+    if request.memory.change is None:
+        change = None
+    else:
+        change = request.memory.change.numpy()
     tiles = changed_tiles(change, request.shape, request.tokens)
     return _of_tiles(request, torch.from_numpy(tiles), request.tokens)
 

@@ -62,7 +62,10 @@ def even_lattice(shape: tuple[int, int], tokens: int, base: Tiles | None = None)
     index = np.arange(tokens)
     row = np.minimum((index + 0.5) / max(1, tokens) * rows, rows - 1).astype(int)
     col = np.minimum((index * _GOLDEN + 0.5) % 1 * cols, cols - 1).astype(int)
-    tiles = np.zeros(rows * cols, bool) if base is None else base.flatten()
+    if base is None:
+        tiles = np.zeros(rows * cols, bool)
+    else:
+        tiles = base.flatten()
     for place in row * cols + col:
         free = np.flatnonzero(~np.roll(tiles, -int(place)))[0]
         tiles[(place + free) % tiles.size] = True

@@ -111,7 +111,10 @@ class Selection:
             return allocation, float(self.jitter), "grid" if self.uses_grid else self.planned_strategy
         count = len(choice.mask)
         jitter = self.jitter.float()
-        uses_grid = self.uses_grid.float() if isinstance(self.uses_grid, torch.Tensor) else torch.zeros_like(jitter)
+        if isinstance(self.uses_grid, torch.Tensor):
+            uses_grid = self.uses_grid.float()
+        else:
+            uses_grid = torch.zeros_like(jitter)
         numbers = torch.stack([jitter, uses_grid])
         parts = [choice.regions.int().flatten(), torch.cat([choice.relevance, numbers]).view(torch.int32)]
         try:
@@ -184,7 +187,10 @@ class SelectionInputs:
         if memory.selection is not None and memory.is_made_from(self):
             return memory.selection
         void, uses_grid = self._void_state() if options.strategy == "auto" else (None, False)
-        lines = None if self.lines is None else line_tiles(self.lines, memory.lines)
+        if self.lines is None:
+            lines = None
+        else:
+            lines = line_tiles(self.lines, memory.lines)
         request = AllocationRequest(
             self.relevance,
             self.plan.choice_tokens,
@@ -220,7 +226,10 @@ class SelectionInputs:
             limit: torch.Tensor | float = VOID_STRUCTURE
             if void is not None:
                 limit = torch.where(void, VOID_STRUCTURE + VOID_HYSTERESIS, VOID_STRUCTURE - VOID_HYSTERESIS)
-            structure = map_structure(self.relevance) if self.appearance is None else picture_structure(self.appearance)
+            if self.appearance is None:
+                structure = map_structure(self.relevance)
+            else:
+                structure = picture_structure(self.appearance)
             void = structure < limit
         if self.prior is None or (void.is_cpu and not void):
             return void, bool(void) if void.is_cpu else void
@@ -308,13 +317,20 @@ class RegionSelector:
         tokens = self._steady_tokens(relevance, budget, at_most)
         if at_most is not None:
             tokens = min(tokens, fixed_tokens(at_most, tiles))
-        overview = np.zeros((0, 3), np.int64) if glance is None else glance.overview(tokens, (rows, cols))
+        if glance is None:
+            overview = np.zeros((0, 3), np.int64)
+        else:
+            overview = glance.overview(tokens, (rows, cols))
         if within is not None:
             tokens, all_fit = min(tokens, int(within.sum())), int(within.sum()) <= tokens
-            overview = overview[:0] if all_fit else overview[region_pool(overview, within.numpy(), np.logical_or)]
-        packet_overview = (
-            overview if glance is not None and glance.keeps(overview, after_glance=after_glance) else overview[:0]
-        )
+            if all_fit:
+                overview = overview[:0]
+            else:
+                overview = overview[region_pool(overview, within.numpy(), np.logical_or)]
+        if glance is not None and glance.keeps(overview, after_glance=after_glance):
+            packet_overview = overview
+        else:
+            packet_overview = overview[:0]
         return TokenPlan(
             tokens, overview, packet_overview, tokens - (len(overview) if after_glance else len(packet_overview))
         )
@@ -451,7 +467,9 @@ class FrameAllocation:
         made, and while that is on a device."""
         if not self._is_known:
             return None
-        return 0.0 if self.selection is self.inputs.memory.selection else self.selection.jitter_share
+        if self.selection is self.inputs.memory.selection:
+            return 0.0
+        return self.selection.jitter_share
 
     @property
     def overview(self) -> int:
@@ -467,7 +485,9 @@ class FrameAllocation:
     def tokens(self) -> int:
         """Number of regions; before they are known in host memory, of those that are planned: a quadtree may leave two
         of them, and the grid of a void some."""
-        return self.allocation.tokens if self._is_known else self.inputs.plan.choice_tokens + self.overview
+        if self._is_known:
+            return self.allocation.tokens
+        return self.inputs.plan.choice_tokens + self.overview
 
     @property
     def tiles(self) -> int:

@@ -72,7 +72,9 @@ class GlanceOptions:
             return overview_regions(shape, 0)
         if self.tokens == "auto":
             regions = overview_regions(shape, min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens)))
-            return regions if _distinguishes(regions) else regions[:0]
+            if _distinguishes(regions):
+                return regions
+            return regions[:0]
         if self.tokens >= budget_tokens:
             raise BudgetError(
                 f"an overview of {counted(self.tokens, 'token')} leaves nothing of a budget of {budget_tokens}",

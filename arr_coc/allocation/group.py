@@ -205,7 +205,9 @@ class GroupOfPictures:
         """Place of the next frame, as the model reports it if it holds what it was sent, idle packets included."""
         if self._offered is not None:
             return self._offered.next_place
-        return None if self._newest is None else self._newest.next_place
+        if self._newest is None:
+            return None
+        return self._newest.next_place
 
     def packet(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> TokenPacket:
         """Return what a frame, whose texture is `view`, appends to the group: a key frame if a new one begins.
@@ -278,7 +280,10 @@ class GroupOfPictures:
         if reason not in ("", "age"):
             return None
         if self._newest_view is None or self._newest_view[0] != view.stamp:  # one frame alone shows no rest
-            self._earlier_versions = None if self._newest_view is None else self._newest_view[1]
+            if self._newest_view is None:
+                self._earlier_versions = None
+            else:
+                self._earlier_versions = self._newest_view[1]
             self._newest_view = view.stamp, view.versions
         look = self._earlier_versions
         budget_tokens = frame.inputs.plan.tokens
@@ -339,7 +344,9 @@ class GroupOfPictures:
 
     @staticmethod
     def _number_of(group_frame: GroupFrame) -> int:
-        return 0 if group_frame.place is None else group_frame.place.group
+        if group_frame.place is None:
+            return 0
+        return group_frame.place.group
 
     def _packet_of(self, view: TextureView, group_frame: GroupFrame, frame: FrameAllocation) -> TokenPacket:
         """Return the packet of a group's frame. The overview of a key frame is encoded apart from the rest of it, as a
@@ -391,7 +398,9 @@ class GroupOfPictures:
         if model_place != newest.next_place:
             return "lost"
         aged = view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S
-        return "age" if aged and newest.changed_tokens and newest.place.frames == 1 else ""
+        if aged and newest.changed_tokens and newest.place.frames == 1:
+            return "age"
+        return ""
 
     def _look(self, newest: GroupFrame, view: TextureView) -> tuple[Flags, TileNews]:
         """Return which tiles are news since the newest frame, and the state after this look, computed once a frame."""
@@ -505,7 +514,10 @@ class GroupOfPictures:
         old_overview[newest.overview_begin : newest.overview_begin + newest.overview] = True
         changed, news = self._look(newest, view)
         if changed.any():
-            renewed = _and_near(changed) if self.options.patch else changed
+            if self.options.patch:
+                renewed = _and_near(changed)
+            else:
+                renewed = changed
             superseded = superseded | region_pool(newest.regions, renewed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS
         changed_tokens = int(np.count_nonzero(superseded & ~newest.superseded))
@@ -524,7 +536,10 @@ class GroupOfPictures:
             scores = scores[new]
         is_addition = _show(choice, areas)
         within = frame.inputs.within
-        shows = np.ones_like(changed) if within is None else within.numpy()
+        if within is None:
+            shows = np.ones_like(changed)
+        else:
+            shows = within.numpy()
         stale_tiles = shows & (areas == STALE)
         parts = [choice[is_addition], _most_relevant(stale_tiles, relevance, int(np.count_nonzero(stale_tiles)))]
         needed_tokens = sum(map(len, parts))
@@ -663,7 +678,10 @@ def _is_covered(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
 
 def _most_relevant(candidates: Flags, relevance: npt.NDArray[np.float32], count: int) -> Regions:
     """Return up to `count` of the candidate tiles [gh, gw] at level 0, the most relevant first: int32 [n, 3]."""
-    tiles = np.flatnonzero(candidates) if count > 0 else np.zeros(0, np.int64)
+    if count > 0:
+        tiles = np.flatnonzero(candidates)
+    else:
+        tiles = np.zeros(0, np.int64)
     tiles = tiles[np.argsort(-relevance.ravel()[tiles], kind="stable")[: max(count, 0)]]
     rows, cols = np.divmod(tiles, candidates.shape[1])
     return np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)

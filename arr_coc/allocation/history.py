@@ -94,7 +94,10 @@ class HistoryTracker:
             if stale.any():
                 self._changed_ns = np.where(stale, float(media_ns), self._changed_ns)
         self._versions = versions
-        self._motion = None if motion is None else np.stack([motion.dy_px, motion.dx_px, motion.confidence])
+        if motion is None:
+            self._motion = None
+        else:
+            self._motion = np.stack([motion.dy_px, motion.dx_px, motion.confidence])
 
     def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> None:
         """Take in an answer's feedback.

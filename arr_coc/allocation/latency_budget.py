@@ -58,7 +58,9 @@ class LatencyModel:
     def tokens_for(self, ttft_ms: float) -> float:
         """The tokens that take `ttft_ms`; infinitely many, of either sign, if tokens cost nothing."""
         left = ttft_ms - self.base_ms
-        return left / self.per_token_ms if self.per_token_ms > 0 else math.copysign(math.inf, left)
+        if self.per_token_ms > 0:
+            return left / self.per_token_ms
+        return math.copysign(math.inf, left)
 
 
 class BudgetController:
@@ -98,12 +100,17 @@ class BudgetController:
 
     def budget_for(self, tiles: int) -> int:
         """Tokens for the next frame of `tiles` tiles: within the limits, and never more than there are tiles."""
-        budget = fixed_tokens(self._start, tiles, self.limits) if self._budget is None else self._budget
+        if self._budget is None:
+            budget = fixed_tokens(self._start, tiles, self.limits)
+        else:
+            budget = self._budget
         return self.limits.bound(budget, tiles)
 
     def p95_ms(self, tokens: int) -> float | None:
         """Return the estimated p95 for `tokens` tokens; None before the first answer."""
-        return None if self._line is None else self._line.at(tokens) * self._above()
+        if self._line is None:
+            return None
+        return self._line.at(tokens) * self._above()
 
     def observe(self, ttft_ms: float, tokens: int, tiles: int) -> Verdict | None:
         """Take in an answer.
@@ -145,7 +152,10 @@ class BudgetController:
         side = 0
         if abs(ratio - 1) > max(NARROW, WIDE * _deviation(usual)):
             side = 1 if ratio > 1 else -1
-        self._streak = self._streak + side if self._streak * side > 0 else side
+        if self._streak * side > 0:
+            self._streak = self._streak + side
+        else:
+            self._streak = side
         self._ratios.append(ratio)
 
     def _restart(self) -> None:

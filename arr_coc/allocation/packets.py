@@ -64,7 +64,8 @@ def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.inte
     Raises:
         BudgetError: No level of the frame is so coarse.
     """
-    regions = overview_regions(view.grid.shape, tokens) if regions is None else regions
+    if regions is None:
+        regions = overview_regions(view.grid.shape, tokens)
     if not len(regions):
         least = level_count(view.grid.shape, LEVELS - 1)
         raise BudgetError(
@@ -104,7 +105,10 @@ def all_tokens(view: TextureView, within: torch.Tensor | None = None) -> FrameAl
     """Every tile of the frame at level 0, or of those `within`, bool [gh, gw], all equally relevant; for a frame whose
     allocation fails."""
     (rows, cols), no_regions = view.grid.shape, np.zeros((0, 3), np.int64)
-    tokens = rows * cols if within is None else int(within.sum())
+    if within is None:
+        tokens = rows * cols
+    else:
+        tokens = int(within.sum())
     relevance = torch.ones(rows, cols)
     plan = TokenPlan(tokens, no_regions, no_regions, tokens)
     inputs = SelectionInputs(SelectorOptions("all", Tensions()), plan, relevance, within=within)
@@ -119,7 +123,8 @@ def weights_of(frame: FrameAllocation) -> dict[str, float]:
 def explain(frame: FrameAllocation, regions: npt.NDArray[np.integer[Any]] | None = None) -> list[TokenReason]:
     """The reasons for every token of a frame, in token order, or for `regions` [K, 3] in its place. Pure; plain
     numbers, fit for JSON."""
-    regions = frame.allocation.regions.numpy() if regions is None else regions
+    if regions is None:
+        regions = frame.allocation.regions.numpy()
     scores = np.stack([region_mean(regions, score) for score in frame.scores.cpu().numpy()])
     parts = _normalised(frame)[:, None] * scores
     now = parts.sum(axis=0)

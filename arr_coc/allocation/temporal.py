@@ -131,7 +131,8 @@ class TemporalBlend:
             output = torch.where((blended - past.output).abs() <= DEAD_BAND, past.output, blended)
             self._is_settled = self._kept_share <= _SETTLED_SHARE
             if relevance.is_cpu:
-                output = past.output if output.equal(past.output) else output
+                if output.equal(past.output):
+                    output = past.output
                 self._is_settled = float((blended - relevance).abs().max()) < _SETTLED
         return _Past(relevance if self._is_settled else blended, output, appearance)
 
@@ -188,7 +189,9 @@ class ExplorationTracker:
         if self._maps is not None and information.is_cpu:
             return self._maps.drift(information, reference, INFORMATION_BAND)
         in_band = (information - reference).abs() <= INFORMATION_BAND
-        return None if in_band.is_cpu and in_band.all() else torch.where(in_band, reference, information)
+        if in_band.is_cpu and in_band.all():
+            return None
+        return torch.where(in_band, reference, information)
 
 
 FADE_S = 5.0
@@ -284,7 +287,10 @@ class FeedbackPrior:
     def follow(self, warp: Warp) -> None:
         """Motion of tiles with the next frame; of tiles that come into view nothing is known."""
         if self._feedback is not None:
-            self._warp = warp if self._warp is None else self._warp.then(warp)
+            if self._warp is None:
+                self._warp = warp
+            else:
+                self._warp = self._warp.then(warp)
             self._newest = self._evaluated_for = None
 
     def on_request(self, frame_index: int, appearance: torch.Tensor) -> None:
@@ -363,7 +369,10 @@ class FeedbackPrior:
     def _now(self) -> _FeedbackMaps | None:
         """The feedback, on the grid of the newest frame."""
         if self._newest is None and self._feedback is not None:
-            self._newest = self._feedback if self._warp is None else self._feedback.at(self._warp)
+            if self._warp is None:
+                self._newest = self._feedback
+            else:
+                self._newest = self._feedback.at(self._warp)
         return self._newest
 
 

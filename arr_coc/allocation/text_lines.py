@@ -181,7 +181,9 @@ def _line_tree(shape: tuple[int, int], top: int, lines: bytes) -> LineTree:
 def line_tree(top: int, lines: npt.NDArray[np.bool_]) -> CoverTree:
     """The tree of a grid with lines bool [2, gh, gw]; kept while they stay. Without any line, the quadtree."""
     shape = (lines.shape[1], lines.shape[2])
-    return _line_tree(shape, top, lines.tobytes()) if lines.any() else quadtree(shape, top)
+    if lines.any():
+        return _line_tree(shape, top, lines.tobytes())
+    return quadtree(shape, top)
 
 
 def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -85,7 +85,10 @@ class Warp:
     def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
         """The warp from a frame to the one before."""
         shape = 2, *motion.dy_px.shape
-        motion_tiles = np.empty(shape, np.float32) if maps is None else maps.arrays.take(shape)
+        if maps is None:
+            motion_tiles = np.empty(shape, np.float32)
+        else:
+            motion_tiles = maps.arrays.take(shape)
         for way, way_px in zip(motion_tiles, (motion.dy_px, motion.dx_px), strict=True):
             np.multiply(way_px, np.float32(1 / TILE_PX), out=way)
         return cls.by(motion_tiles, maps)
@@ -93,7 +96,10 @@ class Warp:
     @classmethod
     def by(cls, motion_tiles: Map, maps: CompiledMaps | None = None) -> Warp:
         """The warp of tiles that moved by this much with a frame: float32 [2, gh, gw], in tiles."""
-        origin = None if maps is None else maps.arrays.take(motion_tiles.shape)
+        if maps is None:
+            origin = None
+        else:
+            origin = maps.arrays.take(motion_tiles.shape)
         return cls(np.subtract(_places(*motion_tiles.shape[1:]), motion_tiles, out=origin), motion_tiles, maps)
 
     @classmethod
@@ -118,7 +124,8 @@ class Warp:
         # a tile that moved neither now nor before takes its own way
         borders = _at_borders(way) & (newer._moving_tiles | (self.newest != 0).any(axis=0))
         if borders.any():
-            way_at_origin = way.copy() if way_at_origin is way else way_at_origin
+            if way_at_origin is way:
+                way_at_origin = way.copy()
             way_at_origin[:, borders] = self._way_of_nearest_motion(way, newer, borders)
         return Warp(newer.origin + way_at_origin, newer.newest)
 
@@ -287,17 +294,20 @@ class WholeTileSteps:
                 self._remainder = warp.maps.arrays.take(places.shape)
                 self._remainder.fill(0)
             whole_tiles = warp.maps.whole_steps(warp.origin, self._remainder, CARRY_AT_TILES, CARRY_WITH_TILES)
-            return None if whole_tiles is None else Warp(places - whole_tiles, whole_tiles, warp.maps)
-        remainder = (
-            np.zeros_like(places)
-            if self._remainder is None
-            else warp.nearest(torch.from_numpy(self._remainder), 0.0).numpy()
-        )
+            if whole_tiles is None:
+                return None
+            return Warp(places - whole_tiles, whole_tiles, warp.maps)
+        if self._remainder is None:
+            remainder = np.zeros_like(places)
+        else:
+            remainder = warp.nearest(torch.from_numpy(self._remainder), 0.0).numpy()
         total = places - warp.origin + remainder
         due = _due(np.abs(total).max(axis=0))
         whole_tiles = np.where(due, np.trunc(total + np.copysign(1 - CARRY_WITH_TILES, total)), np.float32(0))
         self._remainder = total - whole_tiles
-        return Warp(places - whole_tiles, whole_tiles) if due.any() else None
+        if due.any():
+            return Warp(places - whole_tiles, whole_tiles)
+        return None
 
 
 def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
@@ -496,7 +506,9 @@ class CompiledMaps:
         rows, cols = values.shape
         output = self._take(rows, cols)
         places = values.data_ptr(), reference.data_ptr(), band, output.data_ptr()
-        return output if self._library.maps_drift(rows, cols, *places) else None
+        if self._library.maps_drift(rows, cols, *places):
+            return output
+        return None
 
     def changed_share(
         self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: torch.Tensor
@@ -515,14 +527,18 @@ class CompiledMaps:
         return torch.from_numpy(self.arrays.take(shape))
 
     def _at(self, origin: Map | None) -> int | None:
-        return None if origin is None else self.arrays.address(origin)
+        if origin is None:
+            return None
+        return self.arrays.address(origin)
 
 
 def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
     """Maps by the compiled kernel, in arrays of a stream's pool; None if the reference is used. Raises as
     `library_or_none`."""
     kernel = library_or_none(load_kernel, kernel_path())
-    return None if kernel is None else CompiledMaps(kernel, arrays)
+    if kernel is None:
+        return None
+    return CompiledMaps(kernel, arrays)
 
 
 def structure_or_none(

@@ -162,7 +162,10 @@ class QuadTree(CoverTree):
             row, col = np.divmod(np.arange(rows * cols), cols)
             blocks.append(np.stack([np.full_like(row, level), row, col], axis=1))
             upper_cols = level_shape(shape, level + 1)[1]
-            upper = starts[-1] + (row >> 1) * upper_cols + (col >> 1) if starts else np.full_like(row, -1)
+            if starts:
+                upper = starts[-1] + (row >> 1) * upper_cols + (col >> 1)
+            else:
+                upper = np.full_like(row, -1)
             parents.append(upper)
             starts.append(offset)
             offset += rows * cols
@@ -291,7 +294,10 @@ def magnified_cover(
     worth = (-(eccentricity(tree, fixation) + e0) / (1 << tree.regions[: tree.inner, 0])).astype(np.float32)
     cover_tokens = tree.tokens(torch.from_numpy(-worth < M0))
     split = tree.refine(tree.root(), torch.from_numpy(worth), min(tokens, cover_tokens))
-    actual_m0 = M0 if cover_tokens <= tokens and math.isfinite(M0) else _last_paid(tree, split, worth)
+    if cover_tokens <= tokens and math.isfinite(M0):
+        actual_m0 = M0
+    else:
+        actual_m0 = _last_paid(tree, split, worth)
     return tree.regions[tree.leaves(split)], actual_m0
 
 

@@ -53,7 +53,10 @@ class TilePacker:
             rows, cols = tiles[start : start + AT_ONCE].T
             count = len(rows)
             target = out[start : start + count].reshape(count * TILE_PX, TILE_PX, out.shape[-1])
-            texels = target if out.shape[-1] == 3 else self._texels[: count * TILE_PX]
+            if out.shape[-1] == 3:
+                texels = target
+            else:
+                texels = self._texels[: count * TILE_PX]
             tile_view(texels, TILE_PX, TILE_PX)[:, :, 0] = source[rows, :, cols]
             if texels is not target:
                 cv2.cvtColor(texels, cv2.COLOR_RGB2RGBA, dst=target)

@@ -112,7 +112,9 @@ def to_rgb(picture: object) -> Rgb:
 
 
 def _kind(picture: object) -> str:
-    return "None" if picture is None else type(picture).__name__
+    if picture is None:
+        return "None"
+    return type(picture).__name__
 
 
 def _from_pillow(image: Image.Image) -> Rgb:
@@ -187,4 +189,6 @@ def _eight_bits(picture: npt.NDArray[Any]) -> Rgb:
 
 def _coloured(picture: Rgb) -> Rgb:
     """RGB of grey, RGB or RGB with alpha."""
-    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
+    if picture.shape[2] == 1:
+        return np.repeat(picture, 3, axis=2)
+    return picture[..., :3]

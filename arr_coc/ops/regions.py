@@ -148,7 +148,9 @@ def spread(coarse: npt.NDArray[Any], code: int, shape: tuple[int, int]) -> npt.N
     rows, cols = REGION_SHAPES[code]
     if rows:
         coarse = coarse.repeat(1 << rows, axis=0)[: shape[0]]
-    return coarse.repeat(1 << cols, axis=1)[:, : shape[1]] if cols else coarse
+    if cols:
+        return coarse.repeat(1 << cols, axis=1)[:, : shape[1]]
+    return coarse
 
 
 def tile_counts(regions: Regions, shape: tuple[int, int]) -> Ints:

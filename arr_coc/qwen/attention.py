@@ -75,7 +75,10 @@ class AttentionProbe:
     def __init__(self, qwen: QwenVL, kv: Any, visual: slice, *, glance: bool = False) -> None:
         """`visual`: rows of the cache with visual tokens."""
         attending = qwen.layers.attending
-        numbers = glanced_layers(attending) if glance else probed_layers(attending)
+        if glance:
+            numbers = glanced_layers(attending)
+        else:
+            numbers = probed_layers(attending)
         self._family = qwen.family
         self._attentions = {number: qwen.attentions[number] for number in numbers}
         self._kv = kv
@@ -104,7 +107,10 @@ class AttentionProbe:
         for notes in self._notes.values():
             if notes.queries:
                 visual = notes.sum_attention()[self._visual]
-                self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
+                if self._sum is None:
+                    self._sum = visual
+                else:
+                    self._sum = self._sum + visual.to(self._sum.device)
         self._notes = {}
         if self._sum is None:
             return torch.zeros(self._visual.stop - self._visual.start)

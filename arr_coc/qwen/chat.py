@@ -80,7 +80,10 @@ def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:
     """
     inputs = inputs.validate(int(qwen.model.config.get_text_config().vocab_size))
     prep = qwen.preprocessing
-    pictures = [] if inputs.pixel_values is None else unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
+    if inputs.pixel_values is None:
+        pictures = []
+    else:
+        pictures = unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
     places = picture_places(inputs.input_ids, inputs.token_mask, qwen.model.config)
     check_places(places, [picture.grid.tiles for picture in pictures])
     prompts = []
@@ -140,7 +143,10 @@ def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str
         raise OptionError(f"a message's content is text or a list of parts, got {type(content).__name__}")
     parts: list[dict[str, str]] = []
     for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
+        if isinstance(part, Mapping):
+            kind = part.get("type")
+        else:
+            kind = None
         if kind == "text" and isinstance(part.get("text"), str):
             texts.append(part["text"])
             parts.append({"type": "text", "text": _mark(len(texts) - 1)})
@@ -166,12 +172,16 @@ def _source(part: Message) -> object:
         raise OptionError(
             f"pictures are not fetched from addresses, got {source[:60]}", "load it first, and give the picture"
         )
-    return source.removeprefix("file://") if isinstance(source, str) else source
+    if isinstance(source, str):
+        return source.removeprefix("file://")
+    return source
 
 
 def _texts_of(message: Message) -> list[str]:
     content = message["content"]
-    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content if part["type"] == "text"]
 
 
 def _mark(index: int) -> str:

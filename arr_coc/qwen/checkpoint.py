@@ -105,11 +105,16 @@ def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     takes precedence over `preprocessor_config.json`. Raises ModelError for a file that is no JSON object.
     """
     path = folder / PROCESSOR_FILE
-    section = read_object(path).get("image_processor") if path.is_file() else None
+    if path.is_file():
+        section = read_object(path).get("image_processor")
+    else:
+        section = None
     if isinstance(section, dict):
         return path, section
     path = folder / IMAGE_PROCESSOR_FILE
-    return (path, read_object(path)) if path.is_file() else None
+    if path.is_file():
+        return (path, read_object(path))
+    return None
 
 
 def check_folder(folder: Path, name: str, *, quantised: bool = False) -> Checkpoint:
@@ -136,7 +141,10 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     template = chat_template(folder)
     if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
         yield "the model thinks before it answers; with answer.thinking = off its prompt ends the thoughts at once"
-    generation = read_object(folder / GENERATION_FILE) if (folder / GENERATION_FILE).is_file() else {}
+    if (folder / GENERATION_FILE).is_file():
+        generation = read_object(folder / GENERATION_FILE)
+    else:
+        generation = {}
     penalty = generation.get("repetition_penalty")
     if penalty not in (None, 1):
         yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
@@ -198,7 +206,10 @@ def _check_tokenizer(folder: Path, name: str) -> None:
     for file in (*(file for files in TOKENIZER_FILES for file in files), TOKENIZER_SETTINGS, *TEMPLATE_FILES):
         if (folder / file).is_file():
             refuse_pointer(folder / file)
-            limit = TEMPLATE_BYTES_MAX if file in TEMPLATE_FILES else TOKENIZER_BYTES_MAX
+            if file in TEMPLATE_FILES:
+                limit = TEMPLATE_BYTES_MAX
+            else:
+                limit = TOKENIZER_BYTES_MAX
             if (size := (folder / file).stat().st_size) > limit:
                 raise ModelError(
                     f"{file} of {name} has {size / 2**20:.0f} MiB, more than the {limit / 2**20:.0f} MiB that are read",
@@ -223,7 +234,10 @@ def chat_template(folder: Path) -> str:
     if path.is_file():
         return path.read_text("utf-8", errors="replace")
     for path in (folder / TOKENIZER_SETTINGS, folder / TEMPLATE_FILES[1]):
-        template = read_object(path).get("chat_template") if path.is_file() else None
+        if path.is_file():
+            template = read_object(path).get("chat_template")
+        else:
+            template = None
         if isinstance(template, list):
             templates = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
             template = templates.get("default")

@@ -55,7 +55,10 @@ class AnswerConstraint:
     def follow(self, thoughts: Thoughts | None, *, may_think: bool) -> None:
         """Set the thoughts that come before the answer; `may_think`: they were requested."""
         self._thoughts = thoughts
-        self._opening = thoughts.begin if thoughts is not None and may_think and not thoughts.has_begun else None
+        if thoughts is not None and may_think and not thoughts.has_begun:
+            self._opening = thoughts.begin
+        else:
+            self._opening = None
 
     @property
     def active(self) -> bool:

@@ -50,7 +50,10 @@ class MappedWeights:
 
 def trim_heap() -> None:
     """Give memory that was freed back to the system; glibc keeps it below what was allocated later."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    else:
+        trim = None
     if trim is not None:
         trim(ctypes.c_size_t(0))
 

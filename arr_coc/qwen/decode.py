@@ -253,7 +253,10 @@ class RecurrentLayer(LinearAttentionLayer):
     ) -> None:
         """Allocate the states that the stock layer writes; nothing is marked for torch's compiler."""
         if conv_states is not None:
-            size = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
+            if conv_kernel_size is None:
+                size = conv_states.shape[-1]
+            else:
+                size = conv_kernel_size
             self.device, self.dtype, self.conv_kernel_size[state_idx] = conv_states.device, conv_states.dtype, size
             self.conv_states[state_idx] = conv_states.new_zeros(*conv_states.shape[:-1], size)
             self.is_conv_states_initialized[state_idx] = True
@@ -275,7 +278,9 @@ class RecurrentLayer(LinearAttentionLayer):
 
     def snapshot(self) -> LayerState | None:
         """Return a copy of the state; None before the first token."""
-        return None if self.state is None else (self.state[0].clone(), self.state[1].clone())
+        if self.state is None:
+            return None
+        return (self.state[0].clone(), self.state[1].clone())
 
     def restore(self, state: LayerState | None) -> None:
         """Set the state; None: as before the first token."""
@@ -704,7 +709,9 @@ class TextStream:
     @property
     def thought_tokens(self) -> int:
         """Number of tokens of thoughts so far."""
-        return self._thoughts.tokens if self._thoughts is not None and self._thoughts.has_begun else 0
+        if self._thoughts is not None and self._thoughts.has_begun:
+            return self._thoughts.tokens
+        return 0
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""

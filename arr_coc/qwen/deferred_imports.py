@@ -151,7 +151,9 @@ class _CompilerFinder(MetaPathFinder, Loader):
             return None
         self._stand_in.remove()
         importlib.import_module(COMPILER)
-        return ModuleSpec(name, self) if name in sys.modules else None
+        if name in sys.modules:
+            return ModuleSpec(name, self)
+        return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return sys.modules[spec.name]  # the compiler has imported it

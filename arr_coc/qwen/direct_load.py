@@ -29,7 +29,10 @@ def read_transformers_config(folder: Path) -> Any:
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     implementation = config._attn_implementation
-    config._attn_implementation = implementation if implementation in KNOWN_ATTENTION else None
+    if implementation in KNOWN_ATTENTION:
+        config._attn_implementation = implementation
+    else:
+        config._attn_implementation = None
     if hasattr(config, "_experts_implementation"):
         config._experts_implementation = None
     return config

@@ -143,7 +143,9 @@ class IncrementalEncoder:
         stats = VisionStats(*self._counts)
         if cache is not None:
             stats = VisionStats(*self._counts, cache.slots.region_count, cache.bytes, cache.drift)
-        return stats if overview is None else stats + overview.report
+        if overview is None:
+            return stats
+        return stats + overview.report
 
     @torch.inference_mode()
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
@@ -218,7 +220,10 @@ class IncrementalEncoder:
     @property
     def _free_mb(self) -> float:
         """Memory limit less the overview's cache."""
-        held_mb = self._overview.report.held_bytes / BYTES_A_MB if self._overview is not None else 0.0
+        if self._overview is not None:
+            held_mb = self._overview.report.held_bytes / BYTES_A_MB
+        else:
+            held_mb = 0.0
         return max(self.options.memory_mb - held_mb, 0.0)
 
     def _encode_uncached(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
@@ -254,7 +259,10 @@ def _encode_run(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTok
     on = run.on
     pixels = _pixels(qwen, run.packet, run.selection)
     regions = on.regions[on.selection][None]
-    attend = attend_afresh(tower, regions) if run.is_full else _attend_cached(qwen, cache, run)
+    if run.is_full:
+        attend = attend_afresh(tower, regions)
+    else:
+        attend = _attend_cached(qwen, cache, run)
     cache.move(on.source, on.target)
     rows = embed_rows(tower, pixels, regions, run.packet.grid, qwen.preprocessing.scale)
     slots = on.slots[on.selection]
@@ -337,12 +345,17 @@ def token_count(packet: Packet, encode: Encode) -> int:
     """Return the number of visual tokens of a packet under `encode`."""
     if isinstance(packet, TokenPacket):
         return len(packet.regions)
-    return len(packet.regions) if encode == "prune" else packet.grid.tiles
+    if encode == "prune":
+        return len(packet.regions)
+    return packet.grid.tiles
 
 
 def segment_counts(packet: Packet, encode: Encode) -> list[int]:
     """Return how many visual tokens of a packet are encoded together, for each of its parts."""
-    overview = packet.overview if isinstance(packet, TokenPacket) else 0
+    if isinstance(packet, TokenPacket):
+        overview = packet.overview
+    else:
+        overview = 0
     return [count for count in (overview, token_count(packet, encode) - overview) if count]
 
 

@@ -146,9 +146,15 @@ def family_by_name(name: str) -> ModelFamily:
 
 def family_of(model_type: object, name: str) -> ModelFamily:
     """Return the family with this `model_type`. Raises ModelError, with the model's `name`, if it is not supported."""
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if isinstance(model_type, str):
+        family = FAMILIES.get(model_type)
+    else:
+        family = None
     if family is None:
-        problem = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
+        if model_type:
+            problem = f"is a model of type {model_type!r}"
+        else:
+            problem = "names no model_type in its config.json"
         supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
         raise ModelError(
             f"{name} {problem}, which is not supported",

@@ -66,7 +66,10 @@ class Costs:
         self._patch = proj[:, :, 0].numel() + sum(_weights(block) for block in tower.blocks)
         self._token = _weights(tower.merger) + _weights(tower.deepstack_merger_list if qwen.family.deepstack else None)
         self._vision_width = int(tower.blocks[0].attn.qkv.in_features)
-        self._windows = _windows(tower) if qwen.family.windowed else [0] * len(tower.blocks)
+        if qwen.family.windowed:
+            self._windows = _windows(tower)
+        else:
+            self._windows = [0] * len(tower.blocks)
         self._layers = [_weights(layer) for layer in layers]
         self._attending = kinds.attending
         self._attended = int(qwen.attentions[kinds.attending[0]].o_proj.in_features)
@@ -78,7 +81,10 @@ class Costs:
         """Return the operations of encoding `tokens` of one frame: patches, blocks, merger and deepstack mergers. They
         attend to each other, or to `key_tokens` of the frame if the keys of the others are cached."""
         patches = PATCHES_A_TOKEN * tokens
-        keys = patches if key_tokens is None else PATCHES_A_TOKEN * key_tokens
+        if key_tokens is None:
+            keys = patches
+        else:
+            keys = PATCHES_A_TOKEN * key_tokens
         pairs = sum(patches * min(keys, window or keys) for window in self._windows)
         return 2 * patches * self._patch + 4 * pairs * self._vision_width + 2 * tokens * self._token
 
@@ -108,7 +114,10 @@ class Costs:
             answer_tokens: Tokens of the answer.
         """
         lengths = [text_tokens + sum(visual_tokens)] * self.layers
-        encoded = visual_tokens if encode in NEEDS_TOKENS_ONLY else tiles
+        if encode in NEEDS_TOKENS_ONLY:
+            encoded = visual_tokens
+        else:
+            encoded = tiles
         return Flops(
             encode=sum(self.encode(tokens) for tokens in encoded),
             prefill=self.prefill(lengths),
@@ -178,7 +187,10 @@ class Costs:
 def _weights(module: nn.Module | None) -> int:
     """Return the number of weights that each row is multiplied with: all linear layers of a module, and in a mixture
     the router and the experts that a row goes through."""
-    parts = list(module.modules()) if module is not None else []
+    if module is not None:
+        parts = list(module.modules())
+    else:
+        parts = []
     linear = sum(part.in_features * part.out_features for part in parts if isinstance(part, (nn.Linear, SmallLinear)))
     linear += sum(part.weight.numel() for part in parts if isinstance(part, nn.Conv1d))
     mixtures = [part for part in parts if hasattr(part, "experts") and hasattr(part, "gate")]

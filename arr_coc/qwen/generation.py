@@ -174,14 +174,20 @@ def _refuse_effect(name: str, value: Any) -> None:
         "streamer": "give on_text, which gets each piece of the answer",
         "stopping_criteria": "give should_stop or stop_strings",
     }
-    description = f"{name}={value!r}" if isinstance(value, (int, float, str)) else name
+    if isinstance(value, (int, float, str)):
+        description = f"{name}={value!r}"
+    else:
+        description = name
     raise OptionError(
         f"generate does not take {description}", remedies.get(name, f"leave it out; it follows {', '.join(HONOURED)}")
     )
 
 
 def _check_end(eos_token_id: int | Sequence[int] | None, end_ids: frozenset[int]) -> None:
-    ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id or ())
+    if isinstance(eos_token_id, int):
+        ids = [eos_token_id]
+    else:
+        ids = list(eos_token_id or ())
     if not end_ids.issuperset(ids):
         raise OptionError(
             f"generate ends answers with the model's own tokens {sorted(end_ids)}, got eos_token_id={eos_token_id}",

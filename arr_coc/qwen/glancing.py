@@ -37,8 +37,13 @@ def resolve_glance(session: AnswerSession, glance: GlanceChoice, overview: Overv
             f"encode={session.options.encode!r} encodes the whole frame, so a glance would be of no use",
             'leave glance at "auto", or take encode="sparse"',
         )
-    options = glance if isinstance(glance, GlanceOptions) else GlanceOptions(keep=KEEP_OVERVIEW)
-    return options if overview == "auto" else replace(options, keep=overview == "keep")
+    if isinstance(glance, GlanceOptions):
+        options = glance
+    else:
+        options = GlanceOptions(keep=KEEP_OVERVIEW)
+    if overview == "auto":
+        return options
+    return replace(options, keep=overview == "keep")
 
 
 def _glances_by_itself(session: AnswerSession) -> bool:

@@ -207,7 +207,9 @@ def _objects_with_places(value: Any) -> Iterator[dict[str, Any]]:
 def _places(value: Any) -> tuple[Any, ...]:
     """Return the places of a value, which is one list of numbers or a list of such lists."""
     is_list = isinstance(value, list) and bool(value) and all(isinstance(place, list) for place in value)
-    return tuple(value) if is_list or value == () else (value,)
+    if is_list or value == ():
+        return tuple(value)
+    return (value,)
 
 
 def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
@@ -222,7 +224,9 @@ def _clipped(box: tuple[float, ...] | None, extent: Extent) -> tuple[float, floa
         return None
     left, right = (min(max(x / extent[0], 0.0), 1.0) for x in sorted((box[0], box[2])))
     top, bottom = (min(max(y / extent[1], 0.0), 1.0) for y in sorted((box[1], box[3])))
-    return (left, top, right, bottom) if left < right and top < bottom else None
+    if left < right and top < bottom:
+        return (left, top, right, bottom)
+    return None
 
 
 def _inside(point: tuple[float, ...] | None, extent: Extent) -> tuple[float, float] | None:
@@ -235,8 +239,12 @@ def _inside(point: tuple[float, ...] | None, extent: Extent) -> tuple[float, flo
 
 def _label(value: Any) -> str:
     """Return a label that UTF-8 can carry, cut to its longest length."""
-    return value[:LABEL_CHARS_MAX].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value[:LABEL_CHARS_MAX].encode("utf-8", "replace").decode()
+    return ""
 
 
 def _score(value: Any) -> float | None:
-    return value if isinstance(value, float) and 0 <= value <= 1 else None
+    if isinstance(value, float) and 0 <= value <= 1:
+        return value
+    return None

@@ -97,10 +97,16 @@ class PackedWeights:
             -1, block, weights.padded // weights.group, weights.group // codes_a_word, codes_a_word // 4, 4
         )
         parts = parts.permute(0, 2, 3, 1, 5, 4)
-        joined = parts[..., 0] if weights.bits == 8 else parts[..., 0] | parts[..., 1] << 4
+        if weights.bits == 8:
+            joined = parts[..., 0]
+        else:
+            joined = parts[..., 0] | parts[..., 1] << 4
         place = self._packed[first // block : first // block + len(joined)]
         for number, values in enumerate((joined.flatten(2), *(self._numbers(part, rows) for part in (scales, leasts)))):
-            begin = 0 if number == 0 else place.shape[2] - (3 - number) * values.shape[2]
+            if number == 0:
+                begin = 0
+            else:
+                begin = place.shape[2] - (3 - number) * values.shape[2]
             place[..., begin : begin + values.shape[2]] = values
 
     def export_tensors(self) -> dict[str, torch.Tensor]:

@@ -106,12 +106,18 @@ def load_qwen(
         check_small_dtype(small, facts.quantised, model_id, experts=facts.experts_per_token, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts.for_device(cuda=False))
-    cache = WeightCache(folder, small) if small is not None and cache_weights else None
+    if small is not None and cache_weights:
+        cache = WeightCache(folder, small)
+    else:
+        cache = None
     with quiet():
         cached = None if cache is None else cache.load()
         model = cached
         if model is None:
-            load_dtype = DTYPES.get(str(facts.stored_dtype), "auto") if small else _dtype(dtype)
+            if small:
+                load_dtype = DTYPES.get(str(facts.stored_dtype), "auto")
+            else:
+                load_dtype = _dtype(dtype)
             model = _load_weights(folder, model_id, facts, load_dtype, target, device_map, to_small=small is not None)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
         if small is None:
@@ -209,7 +215,9 @@ def _load_weights(
     model = None
     if facts.parameters < LARGE_PARAMETERS and device_map is None:
         model = _load_small_model(folder, name, torch.float32 if to_small else dtype, device)
-    return _load_model(folder, name, facts, dtype, device, device_map) if model is None else model
+    if model is None:
+        return _load_model(folder, name, facts, dtype, device, device_map)
+    return model
 
 
 def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device: torch.device) -> Any | None:
@@ -218,7 +226,9 @@ def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device:
         return None
     try:
         model = load_directly(folder, name, dtype)
-        return None if model is None else model.to(device).eval().requires_grad_(False)
+        if model is None:
+            return None
+        return model.to(device).eval().requires_grad_(False)
     except (*_UNUSABLE, torch.OutOfMemoryError):
         return None
 

@@ -91,7 +91,10 @@ class ModelSpec:
         parameters, checkpoint_bytes = _counted(checkpoint)
         spec = cls._of(checkpoint.config, parameters, checkpoint_bytes, checkpoint.quantised, name)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
-        stored_dtype = _NAMES.get(dtypes.pop()) if len(dtypes) == 1 else None
+        if len(dtypes) == 1:
+            stored_dtype = _NAMES.get(dtypes.pop())
+        else:
+            stored_dtype = None
         return replace(spec, notices=checkpoint.notices, stored_dtype=stored_dtype)
 
     def loading_bytes(self, weights: int) -> int:
@@ -101,7 +104,9 @@ class ModelSpec:
         if transformers joins weights of experts, both forms are in memory at the end.
         """
         one_by_one = self.stored_dtype is not None and not self.experts_per_token
-        return max(weights, self.checkpoint_bytes) if one_by_one else weights + self.checkpoint_bytes
+        if one_by_one:
+            return max(weights, self.checkpoint_bytes)
+        return weights + self.checkpoint_bytes
 
     def for_device(self, *, cuda: bool) -> ModelSpec:
         """Return the specification as loaded to a CUDA device or a CPU: quantised weights that are expanded there count
@@ -120,7 +125,10 @@ class ModelSpec:
         if not (folder / INDEX).is_file():
             raise ModelNotFound(f"{name} has no weights and no {INDEX} in {folder}", "download the model again")
         metadata = read_object(folder / INDEX).get("metadata")
-        total_bytes = metadata.get("total_size") if isinstance(metadata, dict) else None
+        if isinstance(metadata, dict):
+            total_bytes = metadata.get("total_size")
+        else:
+            total_bytes = None
         if not isinstance(total_bytes, (int, float)) or not 0 < total_bytes < 1e15:
             raise ModelError(f"{INDEX} of {name} names no total_size", "download it again")
         text = config.get("text_config") or config
@@ -208,18 +216,31 @@ class MemoryEstimate:
 
         The largest activations are the vision encoder's or the prefill's, whichever are more.
         """
-        checkpoint_itemsize = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
-        size = 4 if dtype in SMALL_DTYPES else BYTES.get(dtype) or checkpoint_itemsize
+        if facts.quantised:
+            checkpoint_itemsize = 2
+        else:
+            checkpoint_itemsize = max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
+        if dtype in SMALL_DTYPES:
+            size = 4
+        else:
+            size = BYTES.get(dtype) or checkpoint_itemsize
         a_token = 2 * len(facts.decoder.attending) * facts.kv_heads * facts.head_dim * size
         states = facts.decoder.state_bytes(size)
         cache = a_token * (load.prompt_tokens - load.memory_tokens) + (0 if load.memory_tokens else states)
-        encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
+        if load.encoded_tokens is None:
+            encoded = load.visual_tokens
+        else:
+            encoded = load.encoded_tokens
         vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
         tokens = load.visual_tokens + load.other_tokens
         hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
         prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
-        weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
-        weights = facts.checkpoint_bytes if facts.quantised else weights
+        if dtype in SMALL_DTYPES:
+            weights = _small_bytes(facts, dtype)
+        else:
+            weights = facts.parameters * size
+        if facts.quantised:
+            weights = facts.checkpoint_bytes
         if load.memory_tokens:
             caches = 2 if load.reads_ahead else 1
             group = caches * (states + load.memory_tokens * a_token) + load.memory_tokens * PIXELS_A_TOKEN
@@ -241,7 +262,9 @@ def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
     capacity = int(load.kept_vision_mb * 1e6) // a_region
-    return min(capacity, 2 * load.visual_tokens) * a_region if capacity >= load.visual_tokens else 0
+    if capacity >= load.visual_tokens:
+        return min(capacity, 2 * load.visual_tokens) * a_region
+    return 0
 
 
 def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -250,7 +273,10 @@ def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
     for name, tensor in checkpoint.tensors.items():
         count = math.prod(tensor.shape)
         size = _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
-        values = values_of(checkpoint.config, name, tensor.dtype, 8 * size) if checkpoint.quantised else 1
+        if checkpoint.quantised:
+            values = values_of(checkpoint.config, name, tensor.dtype, 8 * size)
+        else:
+            values = 1
         parameters += count * values
         checkpoint_bytes += count * size
     return parameters, checkpoint_bytes
@@ -258,7 +284,9 @@ def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
 
 def _experts_per_token(text: Mapping[str, Any]) -> int:
     """Return the number of experts that a token goes through in a layer; 0 without experts."""
-    return int(text["num_experts_per_tok"]) if "moe_intermediate_size" in text else 0
+    if "moe_intermediate_size" in text:
+        return int(text["num_experts_per_tok"])
+    return 0
 
 
 def _mlp_width(text: Mapping[str, Any]) -> int:
@@ -267,8 +295,6 @@ def _mlp_width(text: Mapping[str, Any]) -> int:
     if not experts:
         return int(text["intermediate_size"])
     mixed = experts * int(text["moe_intermediate_size"]) + int(text.get("shared_expert_intermediate_size") or 0)
-    return (
-        max(mixed, int(text["intermediate_size"]))
-        if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) > 1
-        else mixed
-    )
+    if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) > 1:
+        return max(mixed, int(text["intermediate_size"]))
+    return mixed

@@ -71,4 +71,6 @@ class CausalFrame(CausalPiece):
     @property
     def pieces(self) -> tuple[CausalPiece, ...]:
         """Its parts as the cache marks them, in order."""
-        return (self,) if self.overview is None else (self.overview, self)
+        if self.overview is None:
+            return (self,)
+        return (self.overview, self)

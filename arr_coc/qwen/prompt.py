@@ -170,7 +170,10 @@ class PreparedPrompt:
 
 def last_turn(qwen: QwenVL, pieces: Sequence[Ids | Packet]) -> Ids:
     """Return the ids of a prompt behind its last frame, from the beginning of the last turn on."""
-    ids = pieces[-1] if isinstance(pieces[-1], tuple) else ()
+    if isinstance(pieces[-1], tuple):
+        ids = pieces[-1]
+    else:
+        ids = ()
     turn = qwen.token_ids(TURN)
     return ids[max((at for at, token in enumerate(ids) if [token] == turn), default=0) :]
 
@@ -207,7 +210,10 @@ class PromptBuilder:
                 "leave answer.thinking at off",
             )
         self.ids = prompt_ids(self._qwen, options.system, thinking=thinking)
-        self._at_once = prompt_ids(self._qwen, options.system) if thinking else self.ids
+        if thinking:
+            self._at_once = prompt_ids(self._qwen, options.system)
+        else:
+            self._at_once = self.ids
 
     def make(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
@@ -400,7 +406,10 @@ class PromptBuilder:
 
     def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:
         """Add an overview with its opening, or a frame: whole, or the tokens after its overview."""
-        overview = piece.overview if isinstance(piece, CausalFrame) else None
+        if isinstance(piece, CausalFrame):
+            overview = piece.overview
+        else:
+            overview = None
         if overview is None:
             part.text(piece.opening)
             piece.frame = self._encode(piece.packet)
@@ -424,7 +433,9 @@ class PromptBuilder:
         """Return the most tokens around the visual ones of a group of pictures with `frames` frames; the times of
         several have at most five digits before the point."""
         ids = len(self.ids.frame_open) + len(self.ids.frame_close)
-        return ids if frames == 1 else frames * (ids + len(self._qwen.token_ids(time_text(99_999 * NS_PER_S))))
+        if frames == 1:
+            return ids
+        return frames * (ids + len(self._qwen.token_ids(time_text(99_999 * NS_PER_S))))
 
     def question(self, query: str, *, at_once: bool = False) -> list[int]:
         """Return the ids that follow the frames; with `at_once` the answer begins without thoughts."""
@@ -434,7 +445,10 @@ class PromptBuilder:
     @property
     def memory(self) -> VisualMemory | None:
         """The group of pictures that the cache holds, if any."""
-        key = self.cache.marks[1].key if len(self.cache.marks) > 1 else None
+        if len(self.cache.marks) > 1:
+            key = self.cache.marks[1].key
+        else:
+            key = None
         return key if isinstance(key, VisualMemory) else None
 
     def memory_of(self, packets: Sequence[TokenPacket]) -> VisualMemory | None:
@@ -467,7 +481,10 @@ class PromptBuilder:
 
     def opening(self, packet: Packet, *, timed: bool) -> Ids:
         """Return the token ids that introduce a frame, up to its first visual token."""
-        heading = self._qwen.token_ids(time_text(packet.stamp.media_ns)) if timed else []
+        if timed:
+            heading = self._qwen.token_ids(time_text(packet.stamp.media_ns))
+        else:
+            heading = []
         return (*heading, *self.ids.frame_open)
 
     def query_embedding(self, query: str) -> torch.Tensor:

@@ -83,7 +83,9 @@ def quantisation_of(config: Mapping[str, Any], folder: Path | None = None) -> st
     if not isinstance(settings, dict):
         if folder is not None and (folder / MODELOPT_FILE).is_file():
             return "modelopt"
-        return MLX if isinstance(config.get("quantization"), dict) else None
+        if isinstance(config.get("quantization"), dict):
+            return MLX
+        return None
     bits = settings.get("load_in_4bit") or settings.get("load_in_8bit")
     mlx = {"group_size", "bits"} <= settings.keys() and isinstance(config.get("quantization"), dict)
     return str(settings.get("quant_method") or ("bitsandbytes" if bits else MLX if mlx else "an unnamed method"))
@@ -162,11 +164,17 @@ def _weight_bits(config: Mapping[str, Any]) -> Iterator[int]:
     """Yield the numbers of bits that a configuration names for weights."""
     settings = config.get("quantization_config")
     sections = [settings, config.get("quantization")]
-    groups = settings.get("config_groups") if isinstance(settings, dict) else None
+    if isinstance(settings, dict):
+        groups = settings.get("config_groups")
+    else:
+        groups = None
     for group in groups.values() if isinstance(groups, dict) else ():
         sections.append(group.get("weights") if isinstance(group, dict) else None)
     for section in sections:
-        sizes = [section.get(key) for key in ("bits", "w_bit", "num_bits")] if isinstance(section, dict) else []
+        if isinstance(section, dict):
+            sizes = [section.get(key) for key in ("bits", "w_bit", "num_bits")]
+        else:
+            sizes = []
         yield from (bits for bits in sizes if isinstance(bits, int) and bits > 0)
 
 

@@ -62,7 +62,9 @@ class QwenVL:
     @property
     def realiser(self) -> RelevanceRealiser | None:
         """The trained allocator's scorers and their balance."""
-        return None if self.allocator is None else self.allocator.realiser
+        if self.allocator is None:
+            return None
+        return self.allocator.realiser
 
     def new_allocator(self, **options: Any) -> ARRCOCLayer:
         """Return an untrained allocator for this model's questions; its weights are drawn by torch's global generator.
@@ -130,7 +132,9 @@ class QwenVL:
     @property
     def embedding_axes(self) -> EmbeddingAxes | None:
         """Axes of its allocator, if that reads embeddings of tiles as channels; else None."""
-        return None if self.realiser is None else self.realiser.axes
+        if self.realiser is None:
+            return None
+        return self.realiser.axes
 
     @property
     def knows_wide(self) -> bool:
@@ -155,7 +159,10 @@ class QwenVL:
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end an answer: the generation configuration's and the tokenizer's own."""
         configured = self.model.generation_config.eos_token_id
-        ids = [configured] if isinstance(configured, int) else list(configured or ())
+        if isinstance(configured, int):
+            ids = [configured]
+        else:
+            ids = list(configured or ())
         return frozenset([*ids, self.tokenizer.eos_token_id]) - {None}
 
     @cached_property
@@ -192,7 +199,9 @@ class QwenVL:
 
     def unseen_words(self, question: str) -> tuple[str, ...]:
         """Return the words of a question that a model of a small world has never seen; empty for a general model."""
-        return () if self.known_world is None else unseen_words(question, self.plain_token_ids)
+        if self.known_world is None:
+            return ()
+        return unseen_words(question, self.plain_token_ids)
 
     def token_ids(self, text: str) -> list[int]:
         """Return the token ids of text; special tokens in it are parsed."""

@@ -37,7 +37,10 @@ class ReadAhead:
         self._prompts = prompts
         self._packet = packets[-1]
         self._key = prompts.ids.head, prompts.options.encode
-        self._memory = None if self.is_key_frame else prompts.memory_of(packets[:-1])
+        if self.is_key_frame:
+            self._memory = None
+        else:
+            self._memory = prompts.memory_of(packets[:-1])
         self._frame: EncodedFrame | None = None
         self._outdated = np.zeros(0, np.int64)
         self._side = empty_cache(qwen)
@@ -146,7 +149,10 @@ class ReadAhead:
         for recurrent, state in zip(cache.recurrent_layers, self._side.states(), strict=True):
             recurrent.restore(state)
         end = len(cache)
-        count = 0 if self._frame is None else self._frame.regions.shape[1]
+        if self._frame is None:
+            count = 0
+        else:
+            count = self._frame.regions.shape[1]
         memory.append(self._packet, self._frame, slice(end - count, end), end)
         memory.position = self._position
         cache.add([CacheMark(memory, end, memory.position, self._side.states())])

@@ -57,7 +57,10 @@ def _shards(name: str) -> list[str]:
         weight_map = _object(name, INDEX).get("weight_map")
     except errors.EntryNotFoundError:
         return [WEIGHTS]
-    shards = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, Mapping) else []
+    if isinstance(weight_map, Mapping):
+        shards = sorted(set(map(str, weight_map.values())))
+    else:
+        shards = []
     if not shards or len(shards) > SHARDS_MAX or any("/" in shard for shard in shards):
         raise ModelError(f"{INDEX} of {name} on the hub lists no usable weight files", "take another model")
     return shards

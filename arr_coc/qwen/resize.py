@@ -53,7 +53,9 @@ def pad_to_max_aspect(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     height_px, width_px = image.shape[:2]
     below = max(0, math.ceil(width_px / MAX_ASPECT) - height_px)
     right = max(0, math.ceil(height_px / MAX_ASPECT) - width_px)
-    return np.pad(image, ((0, below), (0, right), (0, 0)), mode="edge") if below or right else image
+    if below or right:
+        return np.pad(image, ((0, below), (0, right), (0, 0)), mode="edge")
+    return image
 
 
 def resize_image(image: npt.NDArray[np.uint8], height_px: int, width_px: int) -> npt.NDArray[np.uint8]:

@@ -284,7 +284,10 @@ class AnswerSession:
         rows = []
         ends = logits.split([1 + len(preparation.branches) for _, _, preparation in prepared])
         for (question, answer, preparation), (row, *others) in zip(prepared, ends, strict=True):
-            constraint = None if question.schema is None else self.decoder.grammars.constraint(question.schema)
+            if question.schema is None:
+                constraint = None
+            else:
+                constraint = self.decoder.grammars.constraint(question.schema)
             if question.checks:
                 self._fallible(answer, self._score, answer, preparation, [row, *others])
             elif question.previous is not None:
@@ -385,7 +388,9 @@ class AnswerSession:
             for slot, question in prompts
         ]
         is_single = len(parts) == 1 and not self._open
-        return prefill_alone(self.qwen, parts[0]) if is_single else prefill_packed(self.qwen, parts)
+        if is_single:
+            return prefill_alone(self.qwen, parts[0])
+        return prefill_packed(self.qwen, parts)
 
     def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: Sequence[torch.Tensor]) -> None:
         """Score the checks whose logits are there, and the others one by one, after the frames that the cache holds."""
@@ -396,7 +401,10 @@ class AnswerSession:
         question.record.mark_step()
         answer.result = slot.conclude(question)
         rest = question.checks[len(scores) :]
-        feedback = [] if answer.result.feedback is None else [answer.result.feedback]
+        if answer.result.feedback is None:
+            feedback = []
+        else:
+            feedback = [answer.result.feedback]
         for check in rest:
             preparation = slot.prepare(question.frames, check, checks=[check])
             prompt = PromptToPrefill(preparation.prompt.part, slot.prompts.cache, preparation.probe)
@@ -451,7 +459,10 @@ class AnswerSession:
     ) -> _OpenAnswer:
         part = question.prompt.part
         options = self.options.decoding
-        generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
+        if options.temperature:
+            generator = torch.Generator(device).manual_seed(options.seed)
+        else:
+            generator = None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
         thoughts = None
         thinking = self.options.thinking
@@ -486,7 +497,10 @@ class AnswerSession:
                 constraint.take(token)
             answer.piece = stream.push(token)
             answer_tokens = open_answer.tokens - stream.thought_tokens
-            row.probe = None if stream.thinks or answer_tokens >= PROBED_TOKENS else open_answer.question.probe
+            if stream.thinks or answer_tokens >= PROBED_TOKENS:
+                row.probe = None
+            else:
+                row.probe = open_answer.question.probe
             if answer.piece:
                 record.pieces.append(answer.piece)
             is_complete = stream.has_stopped or (constraint is not None and constraint.has_ended)
@@ -572,7 +586,9 @@ class Decoder:
 def instruction_of(qwen: QwenVL, schema: AnswerSchema | None) -> str:
     """Return the text behind a question whose answer has a schema; empty for a model of a small world, which has never
     seen such a one."""
-    return "" if schema is None or qwen.known_world is not None else schema.instruction
+    if schema is None or qwen.known_world is not None:
+        return ""
+    return schema.instruction
 
 
 def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:

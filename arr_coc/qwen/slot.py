@@ -126,7 +126,10 @@ class AnswerTimer:
             vision: Statistics of incremental encoding; None if frames were encoded otherwise.
             work: Operations of the answer.
         """
-        first_s = time.perf_counter() if self.first_s is None else self.first_s
+        if self.first_s is None:
+            first_s = time.perf_counter()
+        else:
+            first_s = self.first_s
         return AnswerResult(
             text="".join(self.pieces),
             text_tokens=len(self.token_ids),
@@ -211,7 +214,10 @@ class Slot:
 
         Arguments and errors as `AnswerSession.glance`.
         """
-        frames = [packets] if isinstance(packets, Packet) else list(packets)
+        if isinstance(packets, Packet):
+            frames = [packets]
+        else:
+            frames = list(packets)
         newest = frames[-1] if frames else None
         if not isinstance(newest, TokenPacket) or not (newest.is_glance or is_group(frames)):
             raise OptionError("a glance needs an overview of the frame, and nothing else of it")
@@ -278,10 +284,16 @@ class Slot:
             instruction: Text behind the question.
             checks: Yes/no questions, of which `query` is the first. With checks, the answer begins without thoughts.
         """
-        frames = [packets] if isinstance(packets, Packet) else list(packets)
+        if isinstance(packets, Packet):
+            frames = [packets]
+        else:
+            frames = list(packets)
         if not frames:
             raise OptionError("there is no frame to answer about")
-        text = f"{history}{query}\n{instruction}" if instruction else history + query
+        if instruction:
+            text = f"{history}{query}\n{instruction}"
+        else:
+            text = history + query
         for question in checks or (text,):
             self.prompts.check_fits(frames, question)
         record = AnswerTimer()
@@ -315,7 +327,10 @@ class Slot:
         """Return the result of a question that was answered or stopped, and set `last` to it."""
         prompt = question.prompt
         record = question.record
-        encoded = question.vision.report if self.options.encode == "incremental" else None
+        if self.options.encode == "incremental":
+            encoded = question.vision.report
+        else:
+            encoded = None
         feedback = self.feedback_of(question)
         work = self._work(prompt, question.frames, len(record.token_ids), record.compared_tokens)
         self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, work)

@@ -64,7 +64,10 @@ class SmallLinear(nn.Module):
         self.out_features = linear.out_features
         self.bias: torch.Tensor | None = None
         if linear.bias is not None:
-            self.bias = linear.bias.detach().float() if tensors is None else tensors["bias"]
+            if tensors is None:
+                self.bias = linear.bias.detach().float()
+            else:
+                self.bias = tensors["bias"]
         self._weights = self._empty()
         if tensors is not None:
             self._weights.restore(tensors)
@@ -77,7 +80,10 @@ class SmallLinear(nn.Module):
         if torch.is_grad_enabled() and input.requires_grad:
             raise OptionError("a model in int8 or int4 cannot be trained; load it in float32 or bfloat16")
         rows = input.float().reshape(-1, self.in_features)
-        output = self._weights.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
+        if len(rows):
+            output = self._weights.product(rows)
+        else:
+            output = rows.new_empty(0, self.out_features)
         return output.view(*input.shape[:-1], self.out_features)
 
     def export_tensors(self) -> dict[str, torch.Tensor]:
@@ -165,8 +171,13 @@ class TorchInt8Weights:
         """As `PackedWeights`."""
         values, scales = self._kind.values(rows)
         products = [part.product(values) for part in self._parts]
-        output = products[0] if len(products) == 1 else torch.cat(products, dim=1)
-        return output.mul_(scales) if self._bias is None else torch.addcmul(self._bias, output, scales, out=output)
+        if len(products) == 1:
+            output = products[0]
+        else:
+            output = torch.cat(products, dim=1)
+        if self._bias is None:
+            return output.mul_(scales)
+        return torch.addcmul(self._bias, output, scales, out=output)
 
 
 def row_sizes(rows: torch.Tensor) -> torch.Tensor:
@@ -266,7 +277,9 @@ class TorchInt4Weights:
         """As `PackedWeights`."""
         product = torch._weight_int4pack_mm_for_cpu(rows.bfloat16(), self._packed, GROUP, self._scales_zeros)
         output: torch.Tensor = product.float()
-        return output if self._bias is None else output.add_(self._bias)
+        if self._bias is None:
+            return output
+        return output.add_(self._bias)
 
 
 SmallWeights: TypeAlias = PackedWeights | TorchInt8Weights | TorchInt4Weights

@@ -47,7 +47,10 @@ def qwen3_vl_2b(
         language_layers: Layers of the language model.
     """
     fewer = {"depth": vision_blocks, "deepstack_visual_indexes": [0]}
-    vision = VISION if vision_blocks == VISION_BLOCKS else VISION | fewer
+    if vision_blocks == VISION_BLOCKS:
+        vision = VISION
+    else:
+        vision = VISION | fewer
     bundled = load_qwen(None, device="cpu")
     config = qwen3_vl_config(vision, language_layers, {name: getattr(bundled.model.config, name) for name in MARKS})
     torch.manual_seed(0)

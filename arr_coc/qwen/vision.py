@@ -257,7 +257,10 @@ def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Ste
         attend: Attention of a layer, over the queries of a part, or of all parts in a layer with windows, and the keys
             and values of all parts.
     """
-    taps = list(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else []
+    if TOWER_FAMILIES[tower.config.model_type].deepstack:
+        taps = list(tower.deepstack_visual_indexes)
+    else:
+        taps = []
     hidden = [part.hidden for part in parts]
     counts = [rows.shape[1] for rows in hidden]
     deepstack = []
@@ -307,7 +310,10 @@ def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
 def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
     """Each row among all rows of its image, or of its window in a windowed layer. `regions` int [B, K, 3]."""
     side_tiles = window_side_tiles(tower)
-    windows = None if side_tiles is None else AttentionWindows.over(regions, side_tiles)
+    if side_tiles is None:
+        windows = None
+    else:
+        windows = AttentionWindows.over(regions, side_tiles)
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         if windows is not None and is_window_layer(tower, layer):
@@ -340,7 +346,9 @@ def _merge_steps(merger: Any, hidden: Sequence[torch.Tensor]) -> Steps[torch.Ten
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Join parts [B, N, ...] along their rows; a single one is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(list(parts), dim=1)
 
 
 def _embed_patches(tower: Any, patches: torch.Tensor) -> torch.Tensor:

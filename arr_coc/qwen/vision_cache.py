@@ -322,7 +322,9 @@ class RegionSize:
     def slots_within(self, limit_mb: float, regions: int) -> int:
         """Return the slots for a frame of `regions` regions and some that left; 0 if one frame exceeds the limit."""
         capacity = self.most_slots(limit_mb)
-        return min(capacity, math.ceil(regions * (1 + SPARE))) if capacity >= regions else 0
+        if capacity >= regions:
+            return min(capacity, math.ceil(regions * (1 + SPARE)))
+        return 0
 
 
 class VisionKVCache:

@@ -205,7 +205,10 @@ def read_group(
         first = max(place.frame - place.frames + 1, 0)
         afresh = afresh or place.frame >= place.frames
     visible_packets = [packet for packet in visible_packets if packet.place is not None and packet.place.frame >= first]
-    cached_piece = cache.marks[1].key if len(cache.marks) > 1 else None
+    if len(cache.marks) > 1:
+        cached_piece = cache.marks[1].key
+    else:
+        cached_piece = None
     if isinstance(cached_piece, VisualMemory) and cached_piece.precedes(visible_packets):
         cache.rewind([head, cached_piece])
         memory = cached_piece
@@ -237,7 +240,10 @@ def read_group(
         if memory.timed:
             part.text(opening(packet, timed=True))
         frame = encode(packet) if len(packet.regions) else None
-        visual = slice(part.tokens, part.tokens) if frame is None else part.visual(frame)
+        if frame is None:
+            visual = slice(part.tokens, part.tokens)
+        else:
+            visual = part.visual(frame)
         if memory.timed:
             part.end_frame(packet.grid)
             part.text(closing)

@@ -162,7 +162,10 @@ class RelevanceRealiser(nn.Module):
             picture_scores = self.score_picture(texture)
         scores = torch.cat([picture_scores, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
-        doubt = None if prior is None else self._doubt(picture_scores[:, 1], prior, query, query_weights)
+        if prior is None:
+            doubt = None
+        else:
+            doubt = self._doubt(picture_scores[:, 1], prior, query, query_weights)
         if doubt is not None:
             weights = weights * torch.stack([torch.ones_like(doubt), 1 - doubt, torch.ones_like(doubt)], dim=1)
         relevance = self.balance(scores, weights)

@@ -91,7 +91,10 @@ class CompiledScores:
         self._realiser = realiser
         self.shape = shape
         self._arrays = arrays
-        self._query_scorer = None if query_weights is None else realiser.participation.asked
+        if query_weights is None:
+            self._query_scorer = None
+        else:
+            self._query_scorer = realiser.participation.asked
         self._query_weights = query_weights
         film = isinstance(self._query_scorer, QueryAttention)
         # weights that came back from a device while frames were allocated are not trained any more
@@ -169,7 +172,10 @@ class CompiledScores:
         weights = arrays.take((3,))
         prior_map = None if prior is None else prior.contiguous()
         places = (arrays.address(array) for array in (scores, weights, relevance))
-        prior_at = None if prior_map is None else prior_map.data_ptr()
+        if prior_map is None:
+            prior_at = None
+        else:
+            prior_at = prior_map.data_ptr()
         finite = self._kernel.scores_balance(ctypes.byref(self._balance), prior_at, *places)
         if not finite:
             return None
@@ -223,7 +229,9 @@ def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
 def _first_layer(layer: nn.Conv2d) -> torch.Tensor:
     """A first layer's weights by input, neighbour and output [14, 9, 32]: 0 for entropy if it does not see that."""
     weight = layer.weight.detach().flatten(2).permute(1, 2, 0)
-    return weight if len(weight) > CORE else torch.cat([weight, torch.zeros_like(weight[:1])])
+    if len(weight) > CORE:
+        return weight
+    return torch.cat([weight, torch.zeros_like(weight[:1])])
 
 
 def _by_input(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:
@@ -252,7 +260,10 @@ class CachedRelevance:
         """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
         self._query: torch.Tensor | None = None
         self._query_weights: QueryWeights | None = None
-        self._kernel = kernel_or_none() if realiser.channels == "core13" and follows(realiser) else None
+        if realiser.channels == "core13" and follows(realiser):
+            self._kernel = kernel_or_none()
+        else:
+            self._kernel = None
         self._compiled: CompiledScores | None = None
         self._texture: TextureArray | None = None
         self._prior: torch.Tensor | None = None
@@ -280,7 +291,10 @@ class CachedRelevance:
         if is_known and axes is not None:
             pooled = torch.from_numpy(query.tokens.astype(np.float32)).mean(dim=0)
             self.question = axes(pooled.to(axes.mean.device)).detach().cpu().numpy()
-        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if is_known else None
+        if is_known:
+            self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device)
+        else:
+            self._query = None
         self._encode_query()
 
     def _encode_query(self) -> None:
@@ -310,7 +324,10 @@ class CachedRelevance:
         if texture.channels.device != self._device:
             self._device = texture.channels.device
             self._realiser.to(texture.channels.device)
-            self._query = None if self._query is None else self._query.to(texture.channels.device)
+            if self._query is None:
+                self._query = None
+            else:
+                self._query = self._query.to(texture.channels.device)
             self._encode_query()
         reuses_scores = previous is not None and same_picture
         maps = None
@@ -327,9 +344,15 @@ class CachedRelevance:
         self, texture: TextureArray, prior: torch.Tensor | None, previous: RelevanceMaps | None
     ) -> RelevanceMaps:
         """Relevance by the realiser's modules; `previous`, of the same picture, saves its scores."""
-        picture_scores = None if previous is None else previous.scores[None, :2].to(self._device)
+        if previous is None:
+            picture_scores = None
+        else:
+            picture_scores = previous.scores[None, :2].to(self._device)
         batch = TextureArray(texture.channels[None], texture.entropy[None])
-        batch_prior = None if prior is None else prior[None].to(self._device)
+        if prior is None:
+            batch_prior = None
+        else:
+            batch_prior = prior[None].to(self._device)
         stays = self._stays
         checked = not stays or self._device.type == "cpu"
         maps = self._realiser(batch, self._query, batch_prior, picture_scores, self._query_weights, checked=checked)

@@ -324,7 +324,10 @@ class TextureArray:
 
     def to(self, device: torch.device) -> TextureArray:
         """Return the same on a device."""
-        gradients = None if self.gradients is None else self.gradients.to(device)
+        if self.gradients is None:
+            gradients = None
+        else:
+            gradients = self.gradients.to(device)
         return TextureArray(self.channels.to(device), self.entropy.to(device), gradients)
 
 
@@ -393,7 +396,10 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     if cache.latest is not None and not stale.any():
         return cache.latest
     rows, cols = stale.shape
-    compiled = cache.compiled_array(view, stale) if profile == "core13" else None
+    if profile == "core13":
+        compiled = cache.compiled_array(view, stale)
+    else:
+        compiled = None
     if compiled is not None:
         return cache.keep(view.versions, profile, compiled)
     local = cache.local_channels(view, stale, profile)

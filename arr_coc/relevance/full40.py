@@ -68,7 +68,10 @@ class LumaDetail:
         curved = laplacian(image, 3, "replicate", normalized=False)[:, 0, 1:-1, 1:-1].abs()
         strongest = curved.unflatten(1, (-1, EDGE_BLOCK)).amax(dim=2).unflatten(2, (-1, EDGE_BLOCK)).amax(dim=3)
         means = tile_means(curved) / (8 * 255)
-        likeness = text_likeness(luma) if text else torch.zeros_like(means)
+        if text:
+            likeness = text_likeness(luma)
+        else:
+            likeness = torch.zeros_like(means)
         # least absolute Laplacian of an edge: that of a step of 32 of 255
         return cls(means, likeness, strongest >= 96.0)
 

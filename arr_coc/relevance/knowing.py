@@ -127,7 +127,8 @@ class QueryEncoder(nn.Module):
         self.heads = nn.Conv1d(_WORD_WIDTH, _HEADS, kernel_size=1)
 
     def forward(self, query: torch.Tensor) -> torch.Tensor:
-        query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
+        if not query.shape[1]:
+            query = query.new_zeros(len(query), 1, query.shape[2])
         # models differ in how large their embeddings are
         embeddings = F.layer_norm(query, query.shape[2:], eps=_TINY)
         words = F.relu(self.words(embeddings.transpose(1, 2)))
@@ -219,7 +220,8 @@ class QueryCrossAttention(nn.Module):
 
     def encode_query(self, query: torch.Tensor) -> WordKeys:
         """Return the words of the question [B, Lq, D], each ready to be compared with tiles."""
-        query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
+        if not query.shape[1]:
+            query = query.new_zeros(len(query), 1, query.shape[2])
         embeddings = F.layer_norm(query, query.shape[2:], eps=_TINY)
         words = F.relu(self.words(embeddings.transpose(1, 2))).transpose(1, 2)
         keys = self.key(words).unflatten(2, (_CROSS_HEADS, _CROSS_WIDTH)).transpose(1, 2) * _CROSS_WIDTH**-0.5
@@ -288,7 +290,9 @@ class ParticipatoryScorer(nn.Module):
 
     def encode_query(self, query: torch.Tensor | None) -> QueryWeights | None:
         """Return the weights that a question gives to the learned part, if there are both."""
-        return None if query is None or self.asked is None else self.asked.encode_query(query)
+        if query is None or self.asked is None:
+            return None
+        return self.asked.encode_query(query)
 
     def forward(
         self,

@@ -57,7 +57,9 @@ SIGNED_NAMES = frozenset({"gradient across", "gradient down", "resemblance to th
 
 def channel_names(profile: str) -> tuple[str, ...]:
     """Names of a profile's channels, in their order. Raises ProfileError if it does not exist."""
-    return CORE_NAMES if channel_count(profile) == CORE else FULL_NAMES
+    if channel_count(profile) == CORE:
+        return CORE_NAMES
+    return FULL_NAMES
 
 
 def channel_count(profile: str) -> int:

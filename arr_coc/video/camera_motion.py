@@ -101,7 +101,10 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
     places = np.array([row, col], np.float64).T
     centre = places.mean(axis=0)
     affine = len(row) >= AFFINE_TILES and places.std(axis=0).min() >= AFFINE_SPREAD_TILES
-    design = np.column_stack([places - centre, np.ones(len(row))]) if affine else np.ones((len(row), 1))
+    if affine:
+        design = np.column_stack([places - centre, np.ones(len(row))])
+    else:
+        design = np.ones((len(row), 1))
     parameters = _fitted(shifts, design, trust)
     inliers = _squares(shifts - design @ parameters) <= (INLIER_PX + INLIER_SHARE * np.sqrt(_squares(shifts))) ** 2
     support = float(trust @ inliers / trust.sum())

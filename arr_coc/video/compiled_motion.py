@@ -195,4 +195,6 @@ class CompiledMotion(TileMotionEstimator):
 def _rows(planes: FramePlanes) -> Luma:
     """The first plane, its samples next to each other."""
     plane = planes.planes[0]
-    return plane if plane[0].flags.c_contiguous else np.ascontiguousarray(plane)
+    if plane[0].flags.c_contiguous:
+        return plane
+    return np.ascontiguousarray(plane)

@@ -310,5 +310,8 @@ def _relit(before: Floats, after: Floats, fits: npt.NDArray[np.bool_]) -> Floats
     mean_x = x.mean()
     mean_y = y.mean()
     spread = float(np.vdot(x - mean_x, x - mean_x))
-    gain = max(0.0, float(np.vdot(x - mean_x, y - mean_y)) / spread) if spread > 0 else 1.0
+    if spread > 0:
+        gain = max(0.0, float(np.vdot(x - mean_x, y - mean_y)) / spread)
+    else:
+        gain = 1.0
     return gain * (before - mean_x) + mean_y

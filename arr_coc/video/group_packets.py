@@ -17,7 +17,9 @@ class GroupPackets:
     def next_place(self) -> GroupPlace | None:
         """Place of the next frame in the group; None without one."""
         place = self._packets[-1].place if self._packets else None
-        return None if place is None else replace(place, frame=place.frame + 1)
+        if place is None:
+            return None
+        return replace(place, frame=place.frame + 1)
 
     def up_to(self, packet: TokenPacket) -> list[TokenPacket]:
         """Return the packets of a packet's group, up to this one."""

@@ -126,7 +126,9 @@ def without_bars(old: Luma, new: Luma) -> tuple[slice, slice]:
     rows, cols = (_between_bars(old, new, axis) for axis in (1, 0))
     # least share of a picture between the bars; a picture that shows less has no bars but is dark
     small = (rows.stop - rows.start) * (cols.stop - cols.start) < old.size * 0.25
-    return (slice(None), slice(None)) if small else (rows, cols)
+    if small:
+        return (slice(None), slice(None))
+    return (rows, cols)
 
 
 def _between_bars(old: Luma, new: Luma, axis: int) -> slice:
@@ -208,7 +210,9 @@ def in_place_match_share(before: Thumbnail, after: Thumbnail) -> float:
     0 if the pictures differ in size or are too small to be parted in blocks.
     """
     pair = _comparable(before, after)
-    return 0.0 if pair is None else _in_place(_detail(pair[0]), _detail(pair[1])).match_share
+    if pair is None:
+        return 0.0
+    return _in_place(_detail(pair[0]), _detail(pair[1])).match_share
 
 
 def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None:
@@ -218,7 +222,9 @@ def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None
     view = without_bars(before.luma, after.luma)
     first = np.ascontiguousarray(before.luma[view])
     second = np.ascontiguousarray(after.luma[view])
-    return (first, second) if min(second.shape) >= 2 * PLACE_PX else None
+    if min(second.shape) >= 2 * PLACE_PX:
+        return (first, second)
+    return None
 
 
 def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
@@ -244,7 +250,9 @@ def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
     old_part, overlap = shift_picture(_softened(old), dy, dx)
     old_part = np.ascontiguousarray(old_part[overlap])
     new_part = np.ascontiguousarray(_softened(new)[overlap])
-    return _in_place(old_part, new_part, LEAST_BLOCKS) if min(new_part.shape) >= PLACE_PX else BlockMatch()
+    if min(new_part.shape) >= PLACE_PX:
+        return _in_place(old_part, new_part, LEAST_BLOCKS)
+    return BlockMatch()
 
 
 def _softened(detail: Floats) -> Floats:
@@ -393,5 +401,8 @@ class _FinePair:
     def _luma(self, planes: FramePlanes, top: int, left: int, rows: int, cols: int) -> Floats:
         texel_px = self.texel_px
         part = planes.planes[0][top * texel_px : (top + rows) * texel_px, left * texel_px : (left + cols) * texel_px]
-        luma = cv2.cvtColor(np.ascontiguousarray(part), cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else part
+        if planes.layout == "rgb":
+            luma = cv2.cvtColor(np.ascontiguousarray(part), cv2.COLOR_RGB2GRAY)
+        else:
+            luma = part
         return np.asarray(_softened(halve_plane(luma, texel_px).astype(np.float32)), np.float32)

@@ -43,7 +43,9 @@ def boxes_around(tiles: Mask) -> list[Box]:
         return full_grid
     boxes = list(_bounds(cv2.dilate(tiles.view(np.uint8), _AROUND)))
     area = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in boxes)
-    return full_grid if area > WHOLE_SHARE * tiles.size else boxes
+    if area > WHOLE_SHARE * tiles.size:
+        return full_grid
+    return boxes
 
 
 def _bounds(mask: Luma) -> Iterator[Box]:
@@ -82,11 +84,9 @@ def one_shift(old: Luma, new: Luma) -> tuple[float, float] | None:
     half = new.shape[1] // 2, new.shape[0] // 2
     before, after = (cv2.resize(luma, half, interpolation=cv2.INTER_AREA).astype(np.float32) for luma in (old, new))
     dy, dx, _ = correlate(before, after)
-    return (
-        None
-        if abs(dy) > half[1] / 2 or abs(dx) > half[0] / 2
-        else (float(np.float32(2 * dy)), float(np.float32(2 * dx)))
-    )
+    if abs(dy) > half[1] / 2 or abs(dx) > half[0] / 2:
+        return None
+    return (float(np.float32(2 * dy)), float(np.float32(2 * dx)))
 
 
 class FlowSearch:

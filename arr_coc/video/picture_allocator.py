@@ -161,7 +161,10 @@ class PictureAllocator:
             raise
         except Exception as error:
             return self._whole(image, grid, stamp, error)
-        overview = self._frames.glance_packet() if glance is not None else None
+        if glance is not None:
+            overview = self._frames.glance_packet()
+        else:
+            overview = None
         if glance is not None and overview is not None:
             frame = self._frames.apply_glance(glance(with_own_tiles(overview, image, prep.tile_px)))
         self.relevance = frame.allocation.relevance.numpy().copy()

@@ -37,7 +37,10 @@ class PictureMask:
         """Return a frame with the masked part black, in separate memory, and without the codec's motion there."""
         picture = planes.height_px, planes.width_px
         yuv = planes.layout == "yuv"
-        black = LIMITED_BLACK if planes.layout != "rgb" and not planes.colour.full_range else 0
+        if planes.layout != "rgb" and not planes.colour.full_range:
+            black = LIMITED_BLACK
+        else:
+            black = 0
         masked = tuple(
             self._blackened(plane, picture, planes.reach_px, NEUTRAL if yuv and place else black)
             for place, plane in enumerate(planes.planes)

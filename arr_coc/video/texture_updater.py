@@ -130,7 +130,10 @@ class TextureUpdater:
         if pending.epoch_reason is not None or not self._options.motion:
             return pending
         follows = frame_index == self._stamp.frame_index + 1
-        coded = planes if follows else replace(planes, coded_motion=None)
+        if follows:
+            coded = planes
+        else:
+            coded = replace(planes, coded_motion=None)
         motion = self._estimator(store).estimate(store.held_planes, coded, difference.dirty)
         return replace(pending, motion=motion)
 
@@ -221,7 +224,10 @@ class TextureUpdater:
     def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
         """A frame that differs, and if it differs much, whether it is a cut."""
         cut, thumbnails = self._cuts.judge(lambda: store.held_planes, planes, difference.dirty, store.grid)
-        reason = "cut" if cut.is_cut and self._options.cuts else None
+        if cut.is_cut and self._options.cuts:
+            reason = "cut"
+        else:
+            reason = None
         return PendingUpdate(planes, store.format, difference, reason, cut, thumbnails=thumbnails)
 
     def _estimator(self, store: TextureStore) -> TileMotionEstimator:
@@ -232,10 +238,16 @@ class TextureUpdater:
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Write into the store that fits, and show it to readers."""
-        epoch = self._epoch if pending.epoch_reason is None else new_epoch()
+        if pending.epoch_reason is None:
+            epoch = self._epoch
+        else:
+            epoch = new_epoch()
         current = self._store
         fits = current is not None and current.format == pending.format and self._backend in ("auto", current.backend)
-        store = current if current is not None and fits else self._open(pending.format)
+        if current is not None and fits:
+            store = current
+        else:
+            store = self._open(pending.format)
         try:
             epoch_stamp = FrameStamp(stamp.frame_index, stamp.media_ns, stamp.capture_ns, epoch)
             change = store.write(pending.planes, pending.difference, epoch_stamp)
@@ -246,7 +258,10 @@ class TextureUpdater:
         self._close_retired()
         if store is not current:
             self._show(store)
-        motion = None if pending.motion is None or pending.epoch_reason else pending.motion.motion
+        if pending.motion is None or pending.epoch_reason:
+            motion = None
+        else:
+            motion = pending.motion.motion
         return TextureUpdate(change, pending.cut, motion, pending.epoch_reason)
 
     def _open(self, fmt: PlaneFormat) -> TextureStore:

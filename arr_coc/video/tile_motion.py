@@ -177,7 +177,10 @@ class ReferenceMotion(TileMotionEstimator):
         blurred = np.zeros((grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         if small.size:
             texel = halve_plane(planes.planes[0][: rows * texel_px, : cols * texel_px], texel_px)
-            luma = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if self.layout == "rgb" else texel
+            if self.layout == "rgb":
+                luma = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY)
+            else:
+                luma = texel
             small = small if last is None else last.halved.copy()
             for box in boxes:
                 window = texels_in(box, self.texels)
@@ -210,8 +213,13 @@ class _Coded:
 
     def of(self, tiles: npt.NDArray[np.intp]) -> tuple[Floats, Floats] | None:
         """(dy_px, dx_px) of some tiles, NaN for tiles without motion vectors: float32 [n] each."""
-        motion = None if self.planes.coded_motion is None else self.planes.coded_motion.over(self.grid)
-        return None if motion is None else (motion[0].ravel()[tiles], motion[1].ravel()[tiles])
+        if self.planes.coded_motion is None:
+            motion = None
+        else:
+            motion = self.planes.coded_motion.over(self.grid)
+        if motion is None:
+            return None
+        return (motion[0].ravel()[tiles], motion[1].ravel()[tiles])
 
 
 class _Part:
@@ -290,7 +298,10 @@ class _Part:
         if self._more(SHIFT_SHARE, self._open(best)):
             window = texels_in(self._box, self._pair.texels)
             shift = one_shift(self._last.luma[window], self._new[window])
-            by_px = None if shift is None else CameraMotion.shift(*(self._pair.texel_px * way for way in shift))
+            if shift is None:
+                by_px = None
+            else:
+                by_px = CameraMotion.shift(*(self._pair.texel_px * way for way in shift))
             best, guess = self._tried(by_px, best, guess)
         return best, guess
 
@@ -301,7 +312,10 @@ class _Part:
         if camera is None:
             return best, guess
         explained = self._pair.with_camera(camera)
-        least = GUESS_LEAVES * self._sad(self._zero_motion) if guess is None else self._sad(guess.explained)
+        if guess is None:
+            least = GUESS_LEAVES * self._sad(self._zero_motion)
+        else:
+            least = self._sad(guess.explained)
         if self._sad(explained) >= least:
             return best, guess
         return best.or_better(explained), _Guess(camera, explained)

@@ -75,7 +75,9 @@ class _Part:
         self.last: Thumbnail | None = None
 
     def cut_out(self, planes: FramePlanes) -> FramePlanes:
-        return planes if self.box is None else self.box.cut_out(planes)
+        if self.box is None:
+            return planes
+        return self.box.cut_out(planes)
 
 
 class VisibleCutDetector:
@@ -147,8 +149,13 @@ class VisibleCutDetector:
 
     def _dirty_share(self, dirty: Tiles) -> float:
         """Share of the visible tiles that changed; 0 if there are none."""
-        visible_dirty = dirty if self._visible is None else dirty[self._visible]
-        return float(np.count_nonzero(visible_dirty) / visible_dirty.size) if visible_dirty.size else 0.0
+        if self._visible is None:
+            visible_dirty = dirty
+        else:
+            visible_dirty = dirty[self._visible]
+        if visible_dirty.size:
+            return float(np.count_nonzero(visible_dirty) / visible_dirty.size)
+        return 0.0
 
 
 def visible_boxes(visible: Tiles) -> list[TileBox]:

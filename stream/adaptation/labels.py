@@ -49,7 +49,10 @@ def _lesson(labels: Sequence[Label], max_tiles: int) -> Lesson | None:
     path = str(labels[0].path)
     try:
         # the number of frames that evaluation shows of a video by default; the boxes are in the last of them
-        frame = clip_frames(path, 4)[-1] if labels[0].is_video else ClipFrame(path)
+        if labels[0].is_video:
+            frame = clip_frames(path, 4)[-1]
+        else:
+            frame = ClipFrame(path)
         sample = frame.read(max_tiles)
     except (SourceError, IndexError):
         return None

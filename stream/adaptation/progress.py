@@ -70,7 +70,10 @@ class AdaptBar:
 
     def advance(self, count: int) -> None:
         """Show how much of it is done."""
-        counts = f"{count}" if self._total is None else f"{count}/{self._total}"
+        if self._total is None:
+            counts = f"{count}"
+        else:
+            counts = f"{count}/{self._total}"
         self._bar.update(self._task, completed=count, counts=counts)
 
 
@@ -110,4 +113,6 @@ def _criterion(result: AdaptResult) -> str:
     boxed = "what the boxes hold"
     if not result.labelled:
         return looked_at
-    return boxed if result.labelled == result.held_out_questions else f"{boxed}, and without boxes {looked_at}"
+    if result.labelled == result.held_out_questions:
+        return boxed
+    return f"{boxed}, and without boxes {looked_at}"

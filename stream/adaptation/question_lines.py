@@ -58,7 +58,10 @@ class QuestionLine:
 
     def paths(self) -> tuple[Path, ...]:
         """The files of what is shown, in order; each is there."""
-        names = self.texts("frames") if self.media_field == "frames" else (self.text(self.media_field),)
+        if self.media_field == "frames":
+            names = self.texts("frames")
+        else:
+            names = (self.text(self.media_field),)
         paths = tuple(self.folder / Path(name).expanduser() for name in names)
         for path in paths:
             if not path.is_file():
@@ -83,7 +86,10 @@ def read_question_lines(path: Path, parse: Callable[[QuestionLine], T]) -> list[
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = "it is not UTF-8"
         raise ConfigError(f"cannot read {path}: {reason}", "give a JSONL file with one question a line") from error
     entries = []
     for number, line in enumerate(lines, 1):

@@ -42,8 +42,14 @@ class LearningMaterial:
         Raises SourceError, ConfigError and OptionError for unreadable input, and OptionError for too few frames.
         """
         questions = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
-        labels = [] if self.boxes is None else read_labels(_path(self.boxes))
-        clips = plan_clips(self.clips, self.frames, questions, self.max_tiles, seed) if self.clips else []
+        if self.boxes is None:
+            labels = []
+        else:
+            labels = read_labels(_path(self.boxes))
+        if self.clips:
+            clips = plan_clips(self.clips, self.frames, questions, self.max_tiles, seed)
+        else:
+            clips = []
         lessons = clips + plan_labels(labels, self.max_tiles, seed)
         if len(lessons) < LEAST_PICTURES:
             requirement = f"at least {LEAST_PICTURES} are needed to learn from"

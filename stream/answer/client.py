@@ -405,7 +405,10 @@ class AnswerClient:
         if resends is None:
             return
         self._release_turn()
-        next_step = "asking again" if resends else "going on with the newest frame"
+        if resends:
+            next_step = "asking again"
+        else:
+            next_step = "going on with the newest frame"
         event = Notice(code=ANSWERS_LOST, message=f"an answer was lost: {message.reason}; {next_step}")
         self._take([event], answered=False)
 

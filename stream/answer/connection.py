@@ -153,7 +153,9 @@ class ServerConnection:
     @property
     def has_server(self) -> bool:
         """True if a server was reached that is ready or may become ready."""
-        return self.link.is_connected if self._pool is None else self._pool.hopeful
+        if self._pool is None:
+            return self.link.is_connected
+        return self._pool.hopeful
 
     @property
     def problems(self) -> str:
@@ -221,7 +223,10 @@ class ServerConnection:
         self._was_lost = True
         if not self._endpoint.supervised and not self._loss_reported:
             self._loss_reported = True
-            next_step = "reconnecting to the answer server" if self._pool is None else "looking for another server"
+            if self._pool is None:
+                next_step = "reconnecting to the answer server"
+            else:
+                next_step = "looking for another server"
             self._notices.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; {next_step}"))
         self._reopen_link("loss")
 

@@ -58,8 +58,14 @@ class DetectionReader:
 
 def _detection(thing: LocatedThing, size: tuple[int, int]) -> Detection:
     """Return a thing in pixels of a picture of `size` (width, height)."""
-    box = None if thing.box is None else _in_pixels(thing.box, (*size, *size))
-    point = None if thing.point is None else _in_pixels(thing.point, size)
+    if thing.box is None:
+        box = None
+    else:
+        box = _in_pixels(thing.box, (*size, *size))
+    if thing.point is None:
+        point = None
+    else:
+        point = _in_pixels(thing.point, size)
     return Detection(label=thing.label, box=box, point=point, score=thing.score)
 
 

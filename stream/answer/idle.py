@@ -174,7 +174,9 @@ class IdleFrames:
             return None
 
         def make(view: TextureView) -> TokenPacket | None:
-            return group.idle_packet(view, frame, next_place, tokens) if view.stamp == frame.stamp else None
+            if view.stamp == frame.stamp:
+                return group.idle_packet(view, frame, next_place, tokens)
+            return None
 
         packet: TokenPacket | None = self._with_view(make)
         return packet

@@ -270,7 +270,10 @@ class IdleService:
         self._send = send
         self._fail = fail
         self._statistics = statistics
-        share = 0.0 if model.memory is None else model.memory.idle_share
+        if model.memory is None:
+            share = 0.0
+        else:
+            share = model.memory.idle_share
         self._work = IdleWork(share, statistics, clock)
 
     def receive(self, client: bytes, envelope: Envelope) -> None:

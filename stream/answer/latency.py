@@ -50,7 +50,10 @@ class LatencyController:
         if appended_tokens is not None:
             self._tokens = appended_tokens
         else:
-            self._tokens = 0 if before is not None and _same(before, frame) else frame.tokens
+            if before is not None and _same(before, frame):
+                self._tokens = 0
+            else:
+                self._tokens = frame.tokens
 
     def on_answer(self, answer: AnswerPoint) -> list[Event]:
         """Return the answer with the target and the new budget, followed by notices.

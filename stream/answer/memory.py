@@ -94,7 +94,10 @@ class GroupMemory:
         """
         new = [*earlier_packets, *([] if packet.is_empty else [packet])]
         start = _place(new[0] if new else packet)
-        kept_packets = [] if new and start.frame == _place(new[-1]).first else self.before(client, start)
+        if new and start.frame == _place(new[-1]).first:
+            kept_packets = []
+        else:
+            kept_packets = self.before(client, start)
         packets = [*kept_packets, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
@@ -164,7 +167,9 @@ def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenP
 
 def kept_place(memory: GroupMemory | None, client: bytes) -> GroupPlace | None:
     """Return the place of the next frame in a client's group; None without a memory, or a group."""
-    return None if memory is None else memory.next_place(client)
+    if memory is None:
+        return None
+    return memory.next_place(client)
 
 
 OWN = b""
@@ -188,7 +193,9 @@ class SentGroup:
     @property
     def next_place(self) -> GroupPlace | None:
         """Place of the next packet that continues the group; None if no group can be continued."""
-        return self._memory.next_place(OWN) if self._resends else self.server_place
+        if self._resends:
+            return self._memory.next_place(OWN)
+        return self.server_place
 
     def add(self, packet: TokenPacket | FramePacket | None) -> list[TokenPacket]:
         """Add a packet that is sent, or was sent before the run was continued; return the earlier packets that the
@@ -197,13 +204,19 @@ class SentGroup:
             return []
         self._memory.add(OWN, packet)
         place = self.server_place
-        server_frame = place.frame if place is not None and place.group == packet.place.group else 0
+        if place is not None and place.group == packet.place.group:
+            server_frame = place.frame
+        else:
+            server_frame = 0
         return [other for other in self._memory.before(OWN, packet.place) if _place(other).frame >= server_frame]
 
     def objection(self, tokens: int) -> str | None:
         """Return why the group cannot be sent to a server with `tokens` tokens of memory; None if it can be."""
         if self._resends and self.next_place is not None and tokens < self._tokens:
-            remedy = f"--set answer.memory.tokens={self._tokens}" if tokens else "--memory"
+            if tokens:
+                remedy = f"--set answer.memory.tokens={self._tokens}"
+            else:
+                remedy = "--memory"
             return (
                 f"it keeps {counted(tokens, 'token')} of visual memory, and the server before it {self._tokens}; start "
                 f"it with {remedy}"

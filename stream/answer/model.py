@@ -95,7 +95,9 @@ def history_text(history: History) -> str:
     """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
     texts = [(answer.media_ns, without_thoughts(answer.text)) for answer in history]
     lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]
-    return "".join(["Earlier answers:\n", *lines]) if lines else ""
+    if lines:
+        return "".join(["Earlier answers:\n", *lines])
+    return ""
 
 
 def without_thoughts(text: str) -> str:
@@ -257,7 +259,10 @@ def doubt_about(model: str, world: str | None, unknown_words: tuple[str, ...], *
     if not unknown_words:
         return None
     words = ", ".join(map(repr, unknown_words))
-    noun = "the word" if len(unknown_words) == 1 else "the words"
+    if len(unknown_words) == 1:
+        noun = "the word"
+    else:
+        noun = "the words"
     return Doubt(
         f"{model} only knows {world} and has never seen {noun} {words}, so its yes means nothing; "
         f"ask for what it knows, such as a red circle, {_REMEDY}",
@@ -276,7 +281,10 @@ def model_world(name: str | None) -> str | None:
     `name` as in `answer.model`. Raises ModelNotFound and ModelError.
     """
     folder = bundled_model_path() if name is None else local_folder(name)
-    world = None if folder is None else read_config(folder).get(WORLD_KEY)
+    if folder is None:
+        world = None
+    else:
+        world = read_config(folder).get(WORLD_KEY)
     return None if world is None else str(world)
 
 

@@ -63,7 +63,8 @@ class ShadowRule:
         self._agreements = 0 if differs else self._agreements + 1
         if self.difference_count > options.raise_above * options.window:
             if options.act and raisable:
-                self._patience = min(2 * self._patience, PATIENCE_MAX) if self._fell else self._patience
+                if self._fell:
+                    self._patience = min(2 * self._patience, PATIENCE_MAX)
                 self._fell = False
                 self.level += 1
                 return ["raise"]
@@ -116,7 +117,9 @@ class QualityController:
         if not self._rule.level:
             return None, None
         tokens = self._tokens(tiles, self._rule.level)
-        return (None, tokens) if self._adaptive else (tokens, None)
+        if self._adaptive:
+            return (None, tokens)
+        return (tokens, None)
 
     def on_check(self, check: ShadowCheck, tiles: int) -> list[Event]:
         """Return the check, followed by what it changes for frames of `tiles` tiles."""
@@ -153,8 +156,14 @@ class QualityController:
 
     def _low_notice(self, tokens: int) -> Notice:
         rule = self._rule
-        limit_text = " and its limit is reached" if self._options.act else ""
-        remedy = "raise --max-budget or --budget" if self._options.act else "raise --budget, or give --shadow-act"
+        if self._options.act:
+            limit_text = " and its limit is reached"
+        else:
+            limit_text = ""
+        if self._options.act:
+            remedy = "raise --max-budget or --budget"
+        else:
+            remedy = "raise --budget, or give --shadow-act"
         message = (
             f"{rule.difference_count} of the last {counted(rule.checks, 'shadow check')} differ from the answer of all "
             f"tokens: the budget of {counted(tokens, 'token')} is too small{limit_text}; {remedy}"

@@ -54,7 +54,9 @@ class ClientSlots:
 
     def last_slot(self, client: bytes) -> int | None:
         """Return the slot whose last client this is; None if another one has got it since."""
-        return self._last.index(client) if client in self._last else None
+        if client in self._last:
+            return self._last.index(client)
+        return None
 
     def drop(self, client: bytes) -> list[int]:
         """Remove a client; return the slots whose last client it was."""
@@ -217,7 +219,10 @@ class QwenAnswerModel:
     def _fitting_history(self, question: ClientQuestion, slot: int, packets: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
-        frames = packets if isinstance(packets, list) else [packets]
+        if isinstance(packets, list):
+            frames = packets
+        else:
+            frames = [packets]
         question_text = question.query + self._instruction(question.schema)
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
@@ -368,4 +373,6 @@ IDLE_SHARE_GPU = 0.5
 
 def auto_idle_share(device: str) -> float:
     """Return the default share of the time for idle work on a device."""
-    return IDLE_SHARE_CPU if device == "cpu" else IDLE_SHARE_GPU
+    if device == "cpu":
+        return IDLE_SHARE_CPU
+    return IDLE_SHARE_GPU

@@ -34,7 +34,10 @@ class SlotReading:
         place = self._memory.next_place(self._client)
         if self._place is None or place is None:
             return False
-        is_same = place.group == self._place.group if self.is_key_frame else place == self._place
+        if self.is_key_frame:
+            is_same = place.group == self._place.group
+        else:
+            is_same = place == self._place
         return is_same and self._reading.fits
 
     def steps(self) -> Generator[None, None, None]:

@@ -339,10 +339,16 @@ class AnswerRequest:
         idle_costs = idle_costs or IdleCosts()
         stamp = self.stamp
         end_s = stamp.media_ns / NS_PER_S
-        oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
+        if reply.oldest_frame_ns is None:
+            oldest_ns = stamp.media_ns
+        else:
+            oldest_ns = min(reply.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
         packet = self.packet
-        new_tokens = len(packet.regions) if isinstance(packet, TokenPacket) else packet.grid.tiles
+        if isinstance(packet, TokenPacket):
+            new_tokens = len(packet.regions)
+        else:
+            new_tokens = packet.grid.tiles
         return Answer(
             answer=reply.answer,
             frame_index=stamp.frame_index,
@@ -516,7 +522,10 @@ class RequestTracker:
     def recall(self, stamp: FrameStamp) -> list[Outcome]:
         """Return the outcomes of the answer about this frame if the journal holds it, else none."""
         journal = self._options.journal
-        entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
+        if journal is None:
+            entry = None
+        else:
+            entry = journal.lookup(self.next_number, stamp.frame_index)
         if entry is None:
             return []
         self.next_number += 1
@@ -527,17 +536,25 @@ class RequestTracker:
             outcomes.insert(0, AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s))
         if entry.feedback is not None:
             outcomes.append(dataclasses.replace(entry.feedback, stamp=stamp))
-        return outcomes if entry.check is None else [*outcomes, entry.check]
+        if entry.check is None:
+            return outcomes
+        return [*outcomes, entry.check]
 
     def recall_glance(self, stamp: FrameStamp) -> list[Outcome] | None:
         """Return the outcome of the glance before the answer about this frame, if any; None if the journal does not
         hold that answer. The answer reports the costs of its glances."""
         journal = self._options.journal
-        entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
+        if journal is None:
+            entry = None
+        else:
+            entry = journal.lookup(self.next_number, stamp.frame_index)
         if entry is None or entry.glance is None:
             return None if entry is None else []
         feedback = entry.glance.feedback
-        feedback = None if feedback is None else dataclasses.replace(feedback, stamp=stamp)
+        if feedback is None:
+            feedback = None
+        else:
+            feedback = dataclasses.replace(feedback, stamp=stamp)
         return [GlanceOutcome(entry.glance.event, stamp, feedback)]
 
     @property
@@ -643,13 +660,19 @@ class RequestTracker:
         if request.verifies is not None:
             check = request.to_shadow_event(reply, self._options.schema, self._options.agree)
             self._write_entry(request.entry, check)
-            error = feedback if isinstance(feedback, TransportError) else None
+            if isinstance(feedback, TransportError):
+                error = feedback
+            else:
+                error = None
             return [outcome for outcome in (check, error) if outcome is not None]
         glance = self._last_glance
         costs = self._glance_costs
         self._last_glance = None
         self._glance_costs = GlanceCosts()
-        idle_costs = IdleCosts() if request.trigger == SIDE else self.idle.take_costs()
+        if request.trigger == SIDE:
+            idle_costs = IdleCosts()
+        else:
+            idle_costs = self.idle.take_costs()
         answer = request.to_answer_event(reply, now_ns, costs, idle_costs)
         if answer.trigger == SIDE:
             return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
@@ -663,8 +686,14 @@ class RequestTracker:
         detection_events: list[Event] = []
         if isinstance(point, Answer) and GROUNDED.search(answer.text):
             detection_events = self._detections.read(answer, reply.extent, request.packet.grid)
-        usable = feedback if isinstance(feedback, Feedback) else None
-        journal_glance = None if glance is None else JournalGlance(glance.event, glance.feedback)
+        if isinstance(feedback, Feedback):
+            usable = feedback
+        else:
+            usable = None
+        if glance is None:
+            journal_glance = None
+        else:
+            journal_glance = JournalGlance(glance.event, glance.feedback)
         detections = next((event for event in detection_events if isinstance(event, Detections)), None)
         entry = JournalEntry(point, usable, journal_glance, detections)
         if isinstance(point, Answer) and request.shadow is not None:
@@ -674,9 +703,14 @@ class RequestTracker:
             )
         else:
             self._write_entry(entry)
-        text_events = request.emit_text() if isinstance(point, Answer) else []
+        if isinstance(point, Answer):
+            text_events = request.emit_text()
+        else:
+            text_events = []
         outcomes: list[Outcome | TransportError] = [*text_events, point, *detection_events]
-        return outcomes if feedback is None else [*outcomes, feedback]
+        if feedback is None:
+            return outcomes
+        return [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, envelope: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Process the reply to the open glance. Raises TransportError if it is a reply to another one."""
@@ -685,14 +719,19 @@ class RequestTracker:
             raise TransportError(f"the answer server refers to glance {reply.glance}, which was not asked for")
         self.glance = None
         feedback = _feedback_or_error(reply, envelope, glance.packet)
-        usable = feedback if isinstance(feedback, Feedback) else None
+        if isinstance(feedback, Feedback):
+            usable = feedback
+        else:
+            usable = None
         ms = (now_ns - glance.sent_ns) / NS_PER_MS
         costs = self._glance_costs
         self._glance_costs = GlanceCosts(
             costs.glances + 1, costs.tokens + reply.tokens_used, costs.ms + ms, costs.flops + reply.flops
         )
         self._last_glance = GlanceOutcome(glance.to_event(reply, ms), glance.packet.stamp, usable)
-        return [self._last_glance, feedback] if isinstance(feedback, TransportError) else [self._last_glance]
+        if isinstance(feedback, TransportError):
+            return [self._last_glance, feedback]
+        return [self._last_glance]
 
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""

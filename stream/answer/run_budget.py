@@ -21,7 +21,9 @@ class RunBudget:
     def limits(self, tiles: int) -> tuple[int | None, int | None]:
         """Return the budget of a frame of `tiles` tiles and its most tokens; None for those of the options."""
         if self.latency is None:
-            return (None, None) if self.quality is None else self.quality.limits(tiles)
+            if self.quality is None:
+                return (None, None)
+            return self.quality.limits(tiles)
         if self.quality is not None:
             self.latency.set_most_tokens(self.quality.most_tokens)
         return self.latency.limits(tiles)

@@ -258,7 +258,10 @@ class AnswerScheduler:
             self.process_replies(WAIT_MS)
             waited_ms += WAIT_MS
             if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.connection.has_server:
-                problems = f" ({self.connection.problems})" if self.connection.problems else ""
+                if self.connection.problems:
+                    problems = f" ({self.connection.problems})"
+                else:
+                    problems = ""
                 raise ConnectionRefused(
                     f"no answer server at {self._endpoint.endpoint} within {limit_s:g} s{problems}; start one there "
                     "with `serve-answers`, and check address, firewall and keys"
@@ -576,7 +579,10 @@ class AnswerScheduler:
         answers_own = wants_answer and not aside
         self._answers += answers_own
         verified = answers_own and self._policy.shadow_every and self._answers % self._policy.shadow_every == 0
-        shadow = self._observer.make_full_packet() if verified else None
+        if verified:
+            shadow = self._observer.make_full_packet()
+        else:
+            shadow = None
         self.client.send_request(
             packet,
             trigger,

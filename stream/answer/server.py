@@ -355,7 +355,10 @@ class AnswerServer:
 
     def _defer(self, client: Client, message: Questions) -> None:
         """Keep a message for later, in place of those of the client that it makes obsolete."""
-        before = [] if isinstance(message, Connect) else self._deferred_queries.get(client, [])
+        if isinstance(message, Connect):
+            before = []
+        else:
+            before = self._deferred_queries.get(client, [])
         self._deferred_queries[client] = [*(other for other in before if type(other) is not type(message)), message]
 
     def _take_deferred_queries(self) -> None:
@@ -386,7 +389,10 @@ class AnswerServer:
             check_admission(message, self._options, self._clients)
             reply = _accepted_query(self._model, message.query)
             watches = [_accepted_watch(self._model, watch) for watch in dict.fromkeys(message.watches)]
-            schema = None if message.schema is None else AnswerSchema.parse(message.schema)
+            if message.schema is None:
+                schema = None
+            else:
+                schema = AnswerSchema.parse(message.schema)
             if schema is not None:
                 self._model.check_schema(schema)
         except Exception as error:
@@ -418,7 +424,10 @@ class AnswerServer:
         state.watches = ()
         for watch in dict.fromkeys(watches):
             try:
-                reply = None if watch in before else _accepted_watch(self._model, watch)
+                if watch in before:
+                    reply = None
+                else:
+                    reply = _accepted_watch(self._model, watch)
             except Exception as error:
                 self._note_unexpected(error)
                 reason = cut_to(describe(error), REASON_CHARS_MAX)

@@ -223,4 +223,6 @@ class ServerStatistics:
         """Return the nearest-rank 95th percentile of the recent waits, and of those that go on."""
         ended_ns = [wait_ns for at_ns, wait_ns in self._recent_waits if now_ns - at_ns < RECENT_NS]
         waits_ns = sorted([*ended_ns, *(now_ns - since_ns for since_ns in self._waiting.values())])
-        return waits_ns[math.ceil(0.95 * len(waits_ns)) - 1] / NS_PER_S if waits_ns else 0.0
+        if waits_ns:
+            return waits_ns[math.ceil(0.95 * len(waits_ns)) - 1] / NS_PER_S
+        return 0.0

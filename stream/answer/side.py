@@ -61,7 +61,8 @@ class SideQuestions:
         if self._waiting:
             self.current = self._waiting.popleft()
             self._returning = False
-            self._run_query = run_query if self._run_query is None else self._run_query
+            if self._run_query is None:
+                self._run_query = run_query
             return self.current.query
         if self._run_query is None or self._returning:
             return None
@@ -70,7 +71,8 @@ class SideQuestions:
 
     def change_run_query(self, query: str) -> None:
         """Note the run's new query, which is set after the side questions; if it is refused then, the one before is."""
-        self._run_query_before = self._run_query if self._run_query_before is None else self._run_query_before
+        if self._run_query_before is None:
+            self._run_query_before = self._run_query
         self._run_query = query
         self._run_query_is_new = True
         self._returning = False
@@ -110,12 +112,18 @@ class SideQuestions:
             return None
         if question is None:
             run_query_is_new = self._run_query_is_new or self._run_query is None
-            return [] if isinstance(event, QueryChanged) and not run_query_is_new else None
+            if isinstance(event, QueryChanged) and not run_query_is_new:
+                return []
+            return None
         if isinstance(event, QueryChanged) and event.query == question.query:
-            return [] if event.error is None else self._end(SideRefused(question=question.number, error=event.error))
+            if event.error is None:
+                return []
+            return self._end(SideRefused(question=question.number, error=event.error))
         if isinstance(event, AnswerDeltaEvent) and self._is_sent:
             self._in_pieces = True
-            return [] if self._is_repeat else [SideText(question=question.number, text=event.text)]
+            if self._is_repeat:
+                return []
+            return [SideText(question=question.number, text=event.text)]
         if isinstance(event, Answer) and event.trigger == SIDE:
             return self._end(
                 SideAnswer(
@@ -136,13 +144,16 @@ class SideQuestions:
 
     def lose(self) -> list[Event]:
         """End the current question if it was sent: its answer was lost."""
-        return (
-            self._end(SideRefused(question=self.current.number, error=LOST)) if self.current and self._is_sent else []
-        )
+        if self.current and self._is_sent:
+            return self._end(SideRefused(question=self.current.number, error=LOST))
+        return []
 
     def finish(self) -> list[Event]:
         """Refuse the questions that were not sent: the run ends."""
-        unsent_questions = [self.current] if self.current is not None and not self._is_sent else []
+        if self.current is not None and not self._is_sent:
+            unsent_questions = [self.current]
+        else:
+            unsent_questions = []
         events = [
             SideRefused(question=question.number, error=RUN_OVER) for question in (*unsent_questions, *self._waiting)
         ]

@@ -149,7 +149,9 @@ class WatchChanges:
         """Return the question to ask in place of `query`, if that is of a watch that was removed and nothing else is
         asked."""
         questions = self._questions
-        return questions[0] if self._watches_only and questions and query not in questions else None
+        if self._watches_only and questions and query not in questions:
+            return questions[0]
+        return None
 
     def _ask(self, change: WatchChange) -> list[WatchesChanged]:
         try:
@@ -181,7 +183,10 @@ class WatchChanges:
     def _remove(self, name: str) -> list[WatchesChanged]:
         questions = {watch.options.name: watch.options.question for watch in self._watches}
         if name not in questions:
-            choices = f"; there are: {', '.join(questions)}" if questions else "; there is none"
+            if questions:
+                choices = f"; there are: {', '.join(questions)}"
+            else:
+                choices = "; there is none"
             return [self._event(name, "", f"no watch is named {name!r}{choices}")]
         if self._watches_only and len(questions) == 1:
             return [self._event(name, questions[name], LAST_WATCH)]

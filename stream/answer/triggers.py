@@ -217,7 +217,9 @@ class YesNoTriggers:
                 return "again"
             if options.on_change is not None and change >= options.on_change:
                 return "change"
-        return "every" if options.every_ns is not None and waited_ns >= options.every_ns else None
+        if options.every_ns is not None and waited_ns >= options.every_ns:
+            return "every"
+        return None
 
 
 QUERY_CHARS_SHOWN = 60
@@ -266,7 +268,10 @@ class DebouncedVerdict:
 
     def update(self, yes: float, mass: float) -> bool:
         """Process the next result; return whether the verdict has changed. A first no is no change."""
-        new = None if self.is_off_topic(mass) else self._decide(yes)
+        if self.is_off_topic(mass):
+            new = None
+        else:
+            new = self._decide(yes)
         # a no that goes on needs no second look after a cut, because nothing waits for it
         if new is None or (new == self.verdict and (self.is_of_shot or not new)):
             self._unconfirmed = None
@@ -294,7 +299,9 @@ class DebouncedVerdict:
     def _decide(self, yes: float) -> bool | None:
         if yes >= self._thresholds.yes_above:
             return True
-        return False if yes <= self._thresholds.no_below else None
+        if yes <= self._thresholds.no_below:
+            return False
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +448,9 @@ class Watch:
     @property
     def _holds(self) -> str | None:
         """The verdict as events have it."""
-        return None if self._verdict.verdict is None else _word(self._verdict.verdict)
+        if self._verdict.verdict is None:
+            return None
+        return _word(self._verdict.verdict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,9 @@ class SlotScheduler:
         """Time to wait for messages: none while answers are under way."""
         if not self._serving:
             return WAIT_MS
-        return GATHER_MS if self._is_gathering and not self._open else 0
+        if self._is_gathering and not self._open:
+            return GATHER_MS
+        return 0
 
     @property
     def _is_gathering(self) -> bool:

@@ -124,8 +124,14 @@ def _print_comparison(console: PlainConsole, source: str, a: Series, b: Series) 
         table.add_column("")
     for difference in differences(a, b):
         if difference.row.statistic in ("", *SHOWN_STATISTICS):
-            ratio = ("", "") if difference.ratio is None else _median_and_range(difference.ratio)
-            style = "bold" if difference.verdict == "differs" else "dim"
+            if difference.ratio is None:
+                ratio = ("", "")
+            else:
+                ratio = _median_and_range(difference.ratio)
+            if difference.verdict == "differs":
+                style = "bold"
+            else:
+                style = "dim"
             cells = (_label(difference.row), _number(difference.a.median), _number(difference.b.median), *ratio)
             verdict = (difference.verdict,) if has_verdict else ()
             table.add_row(*(Text(cell, style=style if has_verdict else "") for cell in (*cells, *verdict)))
@@ -154,7 +160,9 @@ def _median_and_range(spread: Spread) -> tuple[str, str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.2f}"
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.2f}"
 
 
 def _left_out(runs: Sequence[Report]) -> str:
@@ -204,7 +212,10 @@ def _draw(figure: Any, series: Sequence[Series]) -> None:
 
 def _timeline_title(series: Series, count: int) -> str:
     name = f"{series.name}: " if count > 1 else ""
-    runs = "" if len(series.runs) == 1 else f", the middle one of {counted(len(series.runs), 'run')}"
+    if len(series.runs) == 1:
+        runs = ""
+    else:
+        runs = f", the middle one of {counted(len(series.runs), 'run')}"
     return f"{name}latency of each frame{runs}"
 
 

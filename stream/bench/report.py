@@ -251,13 +251,25 @@ def _answer_latencies(answers: list[AnswerPoint], frames: Frames) -> tuple[Laten
 
 def _rates(frames: Frames, answers: list[AnswerPoint]) -> tuple[Metric, ...]:
     ready_ns = frames["ready_ns"]
-    span_s = float(ready_ns[-1] - ready_ns[0]) / 1e9 if ready_ns.size > 1 else 0.0
+    if ready_ns.size > 1:
+        span_s = float(ready_ns[-1] - ready_ns[0]) / 1e9
+    else:
+        span_s = 0.0
     rate = len(answers) / span_s if span_s else None
     flops = sum(answer.flops for answer in answers)
-    ratio = sum(answer.full_flops for answer in answers) / flops if flops else None
-    idle_tokens = sum(answer.idle_tokens for answer in answers) / len(answers) if answers else None
+    if flops:
+        ratio = sum(answer.full_flops for answer in answers) / flops
+    else:
+        ratio = None
+    if answers:
+        idle_tokens = sum(answer.idle_tokens for answer in answers) / len(answers)
+    else:
+        idle_tokens = None
     idle_ms = sum(answer.timing.idle_ms for answer in answers if answer.timing is not None)
-    idle_share = idle_ms / 1e3 / span_s * 100 if span_s else None
+    if span_s:
+        idle_share = idle_ms / 1e3 / span_s * 100
+    else:
+        idle_share = None
     jitter = frames["jitter_share"][~np.isnan(frames["jitter_share"])]
     changed = 100 * frames["dirty_share"]
     jittered = 100 * jitter
@@ -278,7 +290,10 @@ def _memory(record: RunRecord) -> tuple[Metric, ...]:
     at_ns = np.array([sample.at_ns for sample in record.memory], dtype=np.int64)
     total_mb = [sample.total_bytes / BYTES_PER_MB for sample in record.memory]
     running = at_ns >= (record.frames["ready_ns"][0] if len(record.frames) else 0)
-    slope = slope_per_hour(at_ns[running], np.array(total_mb)[running]) if total_mb else None
+    if total_mb:
+        slope = slope_per_hour(at_ns[running], np.array(total_mb)[running])
+    else:
+        slope = None
     return (
         Metric("memory", max(total_mb, default=None), "MB", "largest RSS, summed over the processes"),
         Metric("memory slope", slope, "MB/h", "line through RSS since the first frame"),

@@ -34,7 +34,9 @@ class Spread:
     def of(cls, values: Iterable[float | None]) -> Spread | None:
         """None if no run has a value."""
         samples = [value for value in values if value is not None]
-        return cls(float(np.median(samples)), float(min(samples)), float(max(samples))) if samples else None
+        if samples:
+            return cls(float(np.median(samples)), float(min(samples)), float(max(samples)))
+        return None
 
     def apart_from(self, other: Spread) -> bool:
         """Every run of the one lies on the same side of every run of the other."""

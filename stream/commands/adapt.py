@@ -108,7 +108,10 @@ def _check(clips: Sequence[str], model: str | None, question: str | None) -> Non
 
     for clip in clips:
         if clip == STDIN or is_live_address(clip):
-            name = "standard input" if clip == STDIN else redacted(clip)
+            if clip == STDIN:
+                name = "standard input"
+            else:
+                name = redacted(clip)
             raise SourceError(f"{name} can be read only once, in order", "record it, and give the file")
         check_source(clip, CaptureConfig(), NetworkConfig())
     if question is not None:
@@ -118,7 +121,9 @@ def _check(clips: Sequence[str], model: str | None, question: str | None) -> Non
 
 
 def _count(option: str, text: str | None, usual: int) -> int:
-    return usual if text is None else parse_count(option, text)
+    if text is None:
+        return usual
+    return parse_count(option, text)
 
 
 def _minutes(text: str) -> float:

@@ -85,10 +85,19 @@ def bench(
 
     configs = _configurations(options, source, against or (), against_set or ())
     # two configurations are compared by several runs of each, unless --runs says otherwise
-    count = (5 if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
+    if runs is None:
+        count = 5 if len(configs) > 1 else 1
+    else:
+        count = parse_count("--runs", runs)
     _check_source(configs["A"], count * len(configs))
-    limit_s = None if limit is None else parse_duration("--for", limit)
-    warmup_s = None if warmup is None else parse_duration("--warmup", warmup)
+    if limit is None:
+        limit_s = None
+    else:
+        limit_s = parse_duration("--for", limit)
+    if warmup is None:
+        warmup_s = None
+    else:
+        warmup_s = parse_duration("--warmup", warmup)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in output_files(config.output)})
     check_distinct([*paths, *outputs], configs["A"].source, *(options["config"] or ()), *(against or ()))
@@ -116,7 +125,10 @@ def _configurations(
     from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
 
     base = [ConfigLayer("bench", AS_FAST_AS_IT_GOES)]
-    top = [] if source is None else [ConfigLayer("SOURCE", {"source": source})]
+    if source is None:
+        top = []
+    else:
+        top = [ConfigLayer("SOURCE", {"source": source})]
     layers = [
         *map(layer_from_file, against),
         *(layer_from_assignment(assignment, "--against-set") for assignment in against_set),

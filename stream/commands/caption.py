@@ -39,7 +39,10 @@ def caption(
     from stream.commands.run import configs_of, run_each
     from stream.config_loading import ConfigLayer
 
-    top = [ConfigLayer("FILE", {"source": source[0]})] if source else []
+    if source:
+        top = [ConfigLayer("FILE", {"source": source[0]})]
+    else:
+        top = []
     config = options.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")

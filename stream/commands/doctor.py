@@ -67,7 +67,9 @@ def _rates(mode: CameraMode) -> str:
     if not mode.fps:
         return ""
     rates = [f"{rate:g}" for rate in mode.fps]
-    return f"{rates[-1]} to {rates[0]} fps" if mode.any_between else f"{' '.join(rates)} fps"
+    if mode.any_between:
+        return f"{rates[-1]} to {rates[0]} fps"
+    return f"{' '.join(rates)} fps"
 
 
 STATE_WIDTH = 6
@@ -100,7 +102,10 @@ def doctor(
     if out is not None:
         raise ConfigError("--out is the report of --gpu, which is not given; add --gpu, or leave --out out")
     count = parse_count("--streams", streams, CLIENTS_MAX)
-    show = _checks_as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
+    if as_json:
+        show = _checks_as_json
+    else:
+        show = _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED
 
 

@@ -104,7 +104,10 @@ def fleet(
     if not configs and len(reasons := set(problems.values())) == 1:
         raise ConfigError(reasons.pop())
     watch_options = WatchOptions(every_s, ask_stdin, live=not options["debug"])
-    cluster = None if ray is None else ClusterPlace(ray, fleet_file.ray)
+    if ray is None:
+        cluster = None
+    else:
+        cluster = ClusterPlace(ray, fleet_file.ray)
     return watch_together(configs, problems, limit_s=limit_s, watch_options=watch_options, cluster=cluster, vllm=vllm)
 
 
@@ -206,7 +209,10 @@ def _run_all(
     from stream.config import STDOUT
     from stream.display import open_display
 
-    server = None if vllm is None else _server_of(cameras, vllm)
+    if vllm is None:
+        server = None
+    else:
+        server = _server_of(cameras, vllm)
 
     captions = not any(STDOUT in camera.config.output.paths for camera in cameras)
     display = open_display([camera.name for camera in cameras], captions=captions, watch_options=watch_options)
@@ -231,7 +237,9 @@ def _server_of(cameras: Sequence[NamedCamera], vllm: VllmChoice) -> VllmServer |
     from stream.fleet.vllm import VllmServer
 
     configs = [camera.config for camera in cameras if camera.config.answer.api.url == vllm.place.url]
-    return VllmServer(configs, vllm.settings, vllm.place) if configs else None
+    if configs:
+        return VllmServer(configs, vllm.settings, vllm.place)
+    return None
 
 
 def _answered(fleet: Fleet, server: VllmServer | None, display: Display) -> list[CameraOutcome]:
@@ -316,7 +324,10 @@ def _last_line(outcomes: Sequence[CameraOutcome], refused: int) -> str:
     ends: dict[str, list[str]] = {}
     for outcome in outcomes:
         is_failure = outcome.error is not None
-        end = "failed" if is_failure else "interrupted" if outcome.summary is None else outcome.summary.ended
+        if is_failure:
+            end = "failed"
+        else:
+            end = "interrupted" if outcome.summary is None else outcome.summary.ended
         ends.setdefault(end, []).append(outcome.camera)
     parts = [
         f"{len(names)} {words.get(end, end)}{_named(names) if end == 'failed' else ''}"
@@ -342,4 +353,6 @@ def _status(cameras: Sequence[NamedCamera], outcomes: Sequence[CameraOutcome], *
         INTERRUPTED if outcome.summary is None else exit_status(outcome.summary, watching=bool(camera.config.watch))
         for camera, outcome in zip(cameras, outcomes, strict=True)
     ]
-    return INTERRUPTED if INTERRUPTED in statuses else min(statuses)
+    if INTERRUPTED in statuses:
+        return INTERRUPTED
+    return min(statuses)

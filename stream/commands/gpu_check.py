@@ -57,7 +57,9 @@ def check_gpu(config: Config, path: str, *, as_json: bool) -> int:
         print_line("\n".join([*left_out_lines(report.rows), summary_line(report, path)]))
     if report.ended == "interrupted":
         return INTERRUPTED
-    return FAILED if report.counts["broken"] or _lacks_device(config, report) else 0
+    if report.counts["broken"] or _lacks_device(config, report):
+        return FAILED
+    return 0
 
 
 def _lacks_device(config: Config, report: GpuReport) -> bool:

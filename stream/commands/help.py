@@ -144,4 +144,6 @@ class GroupedCommand(TyperCommand):
 def _shown(argument: Any) -> str:
     """Return the metavar of an argument, in brackets if it may be left out."""
     metavar: str = argument.metavar
-    return metavar if argument.required or metavar.startswith("[") else f"[{metavar}]"
+    if argument.required or metavar.startswith("["):
+        return metavar
+    return f"[{metavar}]"

@@ -43,7 +43,10 @@ def build_kernels(root: Path = CHECKOUT) -> None:
     build_inputs = "\n".join([compiler, *(f"{path.name} {path.stat().st_mtime_ns}" for path in _sources(root))])
     try:
         with _lock(root / BUILD_FOLDER):
-            problem = _build_once(root, build_inputs) if _missing(root) else None
+            if _missing(root):
+                problem = _build_once(root, build_inputs)
+            else:
+                problem = None
     except OSError as error:
         problem = f"{error.filename or root}: {error.strerror}"
     if problem is not None:

@@ -43,7 +43,10 @@ def mcp(
 
     MCP.require("the command mcp")
     token = os.environ.get(TOKEN) or None
-    place = None if listen is None else parse_address(listen, "--listen", "8091 or 0.0.0.0:8091")
+    if listen is None:
+        place = None
+    else:
+        place = parse_address(listen, "--listen", "8091 or 0.0.0.0:8091")
     if place is not None and not is_loopback(place[0]) and len(token or "") < TOKEN_CHARS_MIN:
         raise ConfigError(
             f"--listen {listen} can be reached from other machines; put a secret of {TOKEN_CHARS_MIN} characters or "
@@ -66,7 +69,10 @@ def mcp(
         server.run("stdio")
         return 0
     host, port = place
-    hosts = tuple(f"{name}:*" for name in (*LOCAL_NAMES, host, "[::1]")) if is_loopback(host) else ()
+    if is_loopback(host):
+        hosts = tuple(f"{name}:*" for name in (*LOCAL_NAMES, host, "[::1]"))
+    else:
+        hosts = ()
     access = "with a token" if token else "without a token"
     with open_listener("MCP", host, port) as listener:
         logs.say(f"MCP server at http://{host}:{port}{PATH}, {access}; Ctrl-C ends")

@@ -53,7 +53,10 @@ def parse_count(option: str, text: str, most: int | None = None) -> int:
     except ValueError:
         count = 0
     if count < 1 or (most is not None and count > most):
-        bounds = "of at least 1" if most is None else f"from 1 to {most}"
+        if most is None:
+            bounds = "of at least 1"
+        else:
+            bounds = f"from 1 to {most}"
         raise ConfigError(f"{option} needs a whole number {bounds}; got {text!r}")
     return count
 
@@ -160,7 +163,10 @@ class GivenOptions(Mapping[str, Any]):
             if option.kind == "value":
                 layers.append(layer_from_option(name, option.key, value))
             else:
-                setting = parse_media_time(name, value) if option.kind == "time" else value
+                if option.kind == "time":
+                    setting = parse_media_time(name, value)
+                else:
+                    setting = value
                 layers.append(ConfigLayer(name, {option.key: setting}))
         return layers
 
@@ -199,7 +205,10 @@ class GivenOptions(Mapping[str, Any]):
             watches = [
                 {**({"question": watch} if isinstance(watch, str) else watch), "force": True} for watch in watches
             ]
-        captions = [ConfigLayer("--query", {"answer.captions": True})] if self.get("query") is not None else []
+        if self.get("query") is not None:
+            captions = [ConfigLayer("--query", {"answer.captions": True})]
+        else:
+            captions = []
         return [ConfigLayer(", ".join(dict.fromkeys(origins)), {"watch": watches}), *captions]
 
     def _check(self, config: Config) -> None:
@@ -291,7 +300,10 @@ AT_ITS_OWN_PACE = {"capture.realtime": True}
 
 def limits_of(for_time: str | None, stats_every: str) -> tuple[float | None, float | None]:
     """Return the seconds of `--for`, and those of `--stats-every`; None for none. Raises ConfigError."""
-    limit_s = None if for_time is None else parse_duration("--for", for_time)
+    if for_time is None:
+        limit_s = None
+    else:
+        limit_s = parse_duration("--for", for_time)
     return limit_s, None if stats_every == "none" else parse_duration("--stats-every", stats_every)
 
 

@@ -29,7 +29,9 @@ def exit_status(summary: Summary, *, watching: bool = False) -> int:
     """Return the exit status of a run; `watching`: it had watches."""
     if summary.ended in ("interrupted", "cancelled"):
         return INTERRUPTED
-    return NOT_FOUND if watching and not summary.found else 0
+    if watching and not summary.found:
+        return NOT_FOUND
+    return 0
 
 
 def report_error(message: str) -> None:

@@ -103,7 +103,10 @@ def _text_lines(statement: Statement, columns: int) -> list[str]:
     from stream.untrusted import printable
 
     times = f"{local_time(statement.since_ms)} to {local_time(statement.until_ms)}"
-    camera = printable(statement.camera) if statement.level == "piece" else "all in all"
+    if statement.level == "piece":
+        camera = printable(statement.camera)
+    else:
+        camera = "all in all"
     head = f"{times}  {camera}  ({counted(statement.moments, 'moment')})"
     return [
         *textwrap.wrap(head, columns, subsequent_indent=INDENT),

@@ -68,7 +68,9 @@ def json_lines(event: Event) -> list[str]:
     """Return the event as a line of JSON, unless it is about a frame or its tokens, as in a run's own."""
     from stream.events import AskedPicture, Explanation, FrameReady, encode_event
 
-    return [] if isinstance(event, (FrameReady, Explanation, AskedPicture)) else [encode_event(event)]
+    if isinstance(event, (FrameReady, Explanation, AskedPicture)):
+        return []
+    return [encode_event(event)]
 
 
 def text_lines(event: Event) -> list[str]:

@@ -141,8 +141,14 @@ def _place(option: str, path: str, name: str, folder_of: str | None = None) -> s
     if folder_of is not None and (path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))):
         return os.path.join(path, name + folder_of)
     if NAME not in path:
-        example = os.path.join(NAME, Path(path).name) if is_hls(path) else f"{NAME}{Path(path).suffix}"
-        hint = ", or name a folder" if folder_of is not None else ""
+        if is_hls(path):
+            example = os.path.join(NAME, Path(path).name)
+        else:
+            example = f"{NAME}{Path(path).suffix}"
+        if folder_of is not None:
+            hint = ", or name a folder"
+        else:
+            hint = ""
         raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{hint}")
     return path.replace(NAME, name)
 
@@ -152,7 +158,10 @@ def _name_of(source: str) -> str:
     if source.startswith(LEROBOT_PREFIX):
         stem = Path(source.removeprefix(LEROBOT_PREFIX)).name
     else:
-        stem = Path(source).stem if "://" not in source else source.partition("://")[2]
+        if "://" not in source:
+            stem = Path(source).stem
+        else:
+            stem = source.partition("://")[2]
     return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"
 
 
@@ -186,6 +195,9 @@ def check_run(config: Config, *, remote: bool = False) -> None:
 
 def _check_record(folder: str) -> None:
     """Raise OutputError if no folder for a recording can be made."""
-    problem = "it is a file" if os.path.isfile(folder) else os.strerror(errno.ENOENT)
+    if os.path.isfile(folder):
+        problem = "it is a file"
+    else:
+        problem = os.strerror(errno.ENOENT)
     if not os.path.isdir(folder) and (os.path.lexists(folder) or not Path(folder).parent.is_dir()):
         raise OutputError(f"cannot record into {folder!r}: {problem}; name a folder, new or empty")

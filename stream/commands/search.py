@@ -119,8 +119,14 @@ def search_of(
         if kind not in KINDS:
             raise ConfigError(f"--kind is {', '.join(KINDS[:-1])} or {KINDS[-1]}; got {kind!r}")
     now = datetime.now()
-    since_ms = None if since is None else parse_past_time("--since", since, now)
-    until_ms = None if before is None else parse_past_time("--before", before, now)
+    if since is None:
+        since_ms = None
+    else:
+        since_ms = parse_past_time("--since", since, now)
+    if before is None:
+        until_ms = None
+    else:
+        until_ms = parse_past_time("--before", before, now)
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise ConfigError(f"--since {since} is not before --before {before}; change one of them")
     return Search(since_ms=since_ms, until_ms=until_ms, cameras=tuple(cameras or ()), kinds=tuple(kinds or ()))

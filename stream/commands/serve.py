@@ -88,7 +88,10 @@ def serve_answers(
     from stream.transport.security import server_curve
 
     name = model_name(config)
-    access = "for holders of a key" if server_curve(config.network, endpoint) else "without keys"
+    if server_curve(config.network, endpoint):
+        access = "for holders of a key"
+    else:
+        access = "without keys"
     logs.say(f"loading {name}")
     is_drained = serve(config, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {access}; Ctrl-C ends"))
     if is_drained:

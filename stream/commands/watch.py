@@ -58,7 +58,10 @@ def watch(
     from stream.sources.address import BROWSER
 
     has_names = any(map(is_named, source or ()))
-    top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
+    if source:
+        top = [ConfigLayer("SOURCE", {"source": source[0]})]
+    else:
+        top = []
     limit_s, every_s = limits_of(for_time, stats_every)
     config = options.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:

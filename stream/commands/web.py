@@ -98,7 +98,10 @@ def _serve(config: Config) -> int:
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
-        answers = None if config.answer.uses_server else AnswerService(config, runs=1, forks=forks)
+        if config.answer.uses_server:
+            answers = None
+        else:
+            answers = AnswerService(config, runs=1, forks=forks)
         answers_stack = stack.enter_context(ExitStack())
         chooser.find_cameras()
         while (choice := chooser.take()) is not None:

@@ -62,7 +62,10 @@ class QwenLoader:
 
         cuda = self._resolved_device().type == "cuda"
         spec = ModelSpec.read(folder, name).for_device(cuda=cuda)
-        dtype = dtype_on_cpu(spec) if self._dtype == "auto" and not cuda else self._dtype
+        if self._dtype == "auto" and not cuda:
+            dtype = dtype_on_cpu(spec)
+        else:
+            dtype = self._dtype
         # tokens of question, template and answer, for the estimate
         return MemoryEstimate.of(spec, dtype, Workload(visual_tokens=tiles, other_tokens=512))
 

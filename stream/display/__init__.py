@@ -41,7 +41,10 @@ def open_display(
     JSON lines for machines. A run that is not watched has a progress bar. Others have a live view if stdout is a
     terminal that can show one, else plain lines. Without `captions` stdout belongs to an output, and gets no answers.
     """
-    stdin_fd = STDIN if watch_options is not None and watch_options.ask_stdin else None
+    if watch_options is not None and watch_options.ask_stdin:
+        stdin_fd = STDIN
+    else:
+        stdin_fd = None
     if logs.as_json():
         from stream.display.lines import JsonDisplay
 
@@ -50,7 +53,10 @@ def open_display(
         from stream.display.progress import ProgressDisplay
 
         return ProgressDisplay(captions=captions, questions_fd=stdin_fd)
-    keys = STDIN if watch_options.keyboard and in_foreground(STDIN) else None
+    if watch_options.keyboard and in_foreground(STDIN):
+        keys = STDIN
+    else:
+        keys = None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if dumb or not watch_options.live or not captions or not in_foreground(STDOUT_FD):
         from stream.display.lines import LinesDisplay

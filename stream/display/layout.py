@@ -41,7 +41,10 @@ def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list
     assert view.figures is not None
     header = _header(view, view.info, view.figures, width)[: 0 if height < 2 else 1 if height < 9 else 2]
     status = _status(view, message)
-    bottom = [status] if height > 2 and (status or height >= 13) else []
+    if height > 2 and (status or height >= 13):
+        bottom = [status]
+    else:
+        bottom = []
     rules = 0 if height < 7 else 1 if height < 13 else 2
     room = height - len(header) - len(bottom) - rules
     figures = figure_lines(view.figures, width)[: max(0, room - max(3, (height + 1) // 4))]
@@ -65,8 +68,14 @@ def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str]
 
 def figure_rows(figures: StatisticsSnapshot) -> list[tuple[str, list[str]]]:
     """Each row's name and its figures, the most important first."""
-    target = [] if figures.target_ms is None else [("target", _target(figures))]
-    checks = [] if figures.checks_words is None else [("shadow", _checks(figures.checks_words, figures))]
+    if figures.target_ms is None:
+        target = []
+    else:
+        target = [("target", _target(figures))]
+    if figures.checks_words is None:
+        checks = []
+    else:
+        checks = [("shadow", _checks(figures.checks_words, figures))]
     return [
         ("frames", _frames(figures)),
         ("delay", _delay(figures.latency_ms)),
@@ -84,7 +93,10 @@ def figure_rows(figures: StatisticsSnapshot) -> list[tuple[str, list[str]]]:
 def _frames(figures: StatisticsSnapshot) -> list[str]:
     if not figures.frames:
         return []
-    run = [] if figures.fps_run is None else [f"{figures.fps_run:.1f} in all"]
+    if figures.fps_run is None:
+        run = []
+    else:
+        run = [f"{figures.fps_run:.1f} in all"]
     return [f"{figures.fps:.1f} a second", *run, counted(figures.frames, "frame")]
 
 
@@ -97,7 +109,10 @@ def _answers(figures: StatisticsSnapshot) -> list[str]:
 
 def _target(figures: StatisticsSnapshot) -> list[str]:
     """The target for the first token, the present p95, and the budget."""
-    now = [] if figures.ttft_p95_ms is None else [f"first token p95 {figures.ttft_p95_ms:.0f} ms"]
+    if figures.ttft_p95_ms is None:
+        now = []
+    else:
+        now = [f"first token p95 {figures.ttft_p95_ms:.0f} ms"]
     return [f"{figures.target_ms:.0f} ms", *now, f"budget {figures.budget}"]
 
 
@@ -110,9 +125,9 @@ def _checks(words: float, figures: StatisticsSnapshot) -> list[str]:
 
 
 def _delay(latency: Percentiles | None) -> list[str]:
-    return (
-        [] if latency is None else [f"{latency.p50:.1f} ms", f"p95 {latency.p95:.1f} ms", f"max {latency.max:.1f} ms"]
-    )
+    if latency is None:
+        return []
+    return [f"{latency.p50:.1f} ms", f"p95 {latency.p95:.1f} ms", f"max {latency.max:.1f} ms"]
 
 
 def _late(figures: StatisticsSnapshot) -> list[str]:
@@ -134,7 +149,10 @@ def _memory(figures: StatisticsSnapshot) -> list[str]:
 
 
 def _so_far(figures: StatisticsSnapshot) -> list[str]:
-    duration = f" ({duration_text(figures.outages_s)})" if figures.outages_s else ""
+    if figures.outages_s:
+        duration = f" ({duration_text(figures.outages_s)})"
+    else:
+        duration = ""
     return [
         counted(figures.cuts, "cut"),
         counted(figures.outages, "outage") + duration,
@@ -147,7 +165,10 @@ def megabytes(size: int) -> str:
 
 
 def _header(view: CameraSnapshot, info: SourceInfo, figures: StatisticsSnapshot, width: int) -> list[Row]:
-    fps = [] if info.fps is None else [f"{info.fps:.4g} fps"]
+    if info.fps is None:
+        fps = []
+    else:
+        fps = [f"{info.fps:.4g} fps"]
     details = SEPARATOR.join([f"{info.width_px}x{info.height_px}", *fps, printable(info.codec)])
     running = _running(info, figures)
     name = cut_path(printable(info.name), max(8, width - cell_len(details) - cell_len(running) - 8))
@@ -163,7 +184,9 @@ def _running(info: SourceInfo, figures: StatisticsSnapshot) -> str:
     if info.live:
         return f"running {seconds_text(figures.uptime_s)}"
     at = seconds_text(figures.media_s or 0.0)
-    return at if info.duration_ns is None else f"{at} / {seconds_text(info.duration_ns / NS_PER_S)}"
+    if info.duration_ns is None:
+        return at
+    return f"{at} / {seconds_text(info.duration_ns / NS_PER_S)}"
 
 
 def _status(view: CameraSnapshot, message: str) -> Row:
@@ -174,7 +197,9 @@ def _status(view: CameraSnapshot, message: str) -> Row:
     parts = [view.state] if view.state else []
     if view.pending:
         parts.append(f"asking: {view.pending}")
-    return [("class:note", f" {SEPARATOR.join(parts)}")] if parts else []
+    if parts:
+        return [("class:note", f" {SEPARATOR.join(parts)}")]
+    return []
 
 
 def state_text(view: CameraSnapshot, indent: str = "") -> tuple[str, str]:
@@ -205,8 +230,14 @@ def _entry_rows(entry: TranscriptEntry, width: int, height: int, *, partial: boo
     """Return an entry in at most `height` rows: a finished one from its beginning on, one that is still being generated
     to its end."""
     indent = TIME_CELLS + 3 if width >= 40 else 1
-    style = "class:note" if entry.is_message else "class:partial" if partial else ""
-    at = f" {entry.at:>{TIME_CELLS}}  " if width >= 40 else " "
+    if entry.is_message:
+        style = "class:note"
+    else:
+        style = "class:partial" if partial else ""
+    if width >= 40:
+        at = f" {entry.at:>{TIME_CELLS}}  "
+    else:
+        at = " "
     room = max(1, width - indent - 1)
     lines = wrap(entry.display_text, room)
     if len(lines) > height and partial:

@@ -200,7 +200,10 @@ class AnswerPrinter:
     def print(self, entry: TranscriptEntry) -> None:
         """Print an answer, or count it if the last one was the same."""
         if entry.text == self._text:
-            self._repetition = entry if self._repetition is None else self._repetition.with_repetition(entry.at)
+            if self._repetition is None:
+                self._repetition = entry
+            else:
+                self._repetition = self._repetition.with_repetition(entry.at)
             return
         self.finish()
         self._text = entry.text
@@ -228,10 +231,16 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
     if figures.ttft_ms is not None and figures.total_ms is not None:
         parts.append(f"answer {figures.ttft_ms:.0f} to {figures.total_ms:.0f} ms")
     if figures.target_ms is not None:
-        p95 = "" if figures.ttft_p95_ms is None else f" p95 {figures.ttft_p95_ms:.0f}"
+        if figures.ttft_p95_ms is None:
+            p95 = ""
+        else:
+            p95 = f" p95 {figures.ttft_p95_ms:.0f}"
         parts.append(f"first token{p95} for {figures.target_ms:.0f} ms, budget {figures.budget}")
     if figures.checks_words is not None:
-        raises = f", budget {figures.budget}" if figures.budget_raises else ""
+        if figures.budget_raises:
+            raises = f", budget {figures.budget}"
+        else:
+            raises = ""
         parts.append(f"shadow {figures.checks_same} of {figures.checks} the same{raises}")
     if figures.tiles:
         parts.append(of_counted(figures.tokens, figures.tiles, "token"))
@@ -308,9 +317,13 @@ def log_level(event: Event) -> str:
     if isinstance(event, Summary):
         return "info" if event.error is None else "error"
     if isinstance(event, Notice):
-        return "info" if event.code in QUIET_NOTICES else "warning"
+        if event.code in QUIET_NOTICES:
+            return "info"
+        return "warning"
     if isinstance(event, Outage):
         return "warning" if event.lasted_s is None else "info"
     if isinstance(event, QueryChanged):
         return "info" if event.error is None else "warning"
-    return "warning" if isinstance(event, (Restarted, Skipped)) else "info"
+    if isinstance(event, (Restarted, Skipped)):
+        return "warning"
+    return "info"

@@ -197,7 +197,10 @@ class LiveView:
             source = self._stack.enter_context(create_pipe_input())
         else:
             source = _Keyboard(open(keys, closefd=False))  # noqa: SIM115
-        output = Vt100_Output if self._out.encoding.lower().startswith("utf") else _PlainOutput
+        if self._out.encoding.lower().startswith("utf"):
+            output = Vt100_Output
+        else:
+            output = _PlainOutput
         bindings = KeyBindings()
         bindings.add("c-z")(self._suspend)
         line = Buffer(multiline=False, history=InMemoryHistory(), accept_handler=self._accept)
@@ -392,7 +395,10 @@ class LiveDisplay(Display):
 
     def _open(self) -> None:
         self._end_waiting()
-        hints = HINT if self._single_camera is not None else HINT_SEVERAL
+        if self._single_camera is not None:
+            hints = HINT
+        else:
+            hints = HINT_SEVERAL
         self._view = LiveView(self._out, self._keys, self._modes, self._rows, self._questions.put, hints)
         self._stderr = sys.stderr
         if self._stderr.isatty():

@@ -41,7 +41,10 @@ def compose_several(
         width: Width of the terminal, in cells.
         height: Number of rows returned.
     """
-    header = [_header(cameras, uptime_s, width)] if height >= 3 else []
+    if height >= 3:
+        header = [_header(cameras, uptime_s, width)]
+    else:
+        header = []
     shown_notes = [message] if message else notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]
     lines = [line for note in shown_notes for line in wrap(printable(note), max(1, width - 2))][-NOTE_ROWS_MAX:]
     if height < NOTES_HEIGHT:
@@ -89,7 +92,10 @@ def _line(camera: CameraSnapshot, name_cells: int, width: int) -> Row:
         return [*head, (style, cut_text(text, width - name_cells - 3))]
     newest = camera.newest
     at, text = ("", "") if newest is None else (newest.at, newest.display_text)
-    rate = "" if camera.figures is None else f"{camera.figures.fps:5.1f} fps  "
+    if camera.figures is None:
+        rate = ""
+    else:
+        rate = f"{camera.figures.fps:5.1f} fps  "
     at = f"{at}  " if at else ""
     room = width - name_cells - 3 - cell_len(rate + at)
     return [*head, ("class:dim", rate), ("class:time", at), ("", cut_text(text, max(1, room)))]
@@ -104,11 +110,17 @@ def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, que
         style, text = state_text(camera)
         head, *lines = [(style, line) for line in wrap(text, room)[: max(1, tall - int(camera.newest is not None))]]
     else:
-        parts = [] if camera.figures is None else _figures(camera.figures)
+        if camera.figures is None:
+            parts = []
+        else:
+            parts = _figures(camera.figures)
         text = SEPARATOR.join([*parts[:1], *([camera.query] if question and camera.query else []), *parts[1:]])
         head = ("class:dim", cut_text(text, room))
         lines = []
-    rule = "" if lines else f" {'─' * max(0, room - cell_len(head[1]))}"
+    if lines:
+        rule = ""
+    else:
+        rule = f" {'─' * max(0, room - cell_len(head[1]))}"
     first: Row = [*_name(camera, name_cells), head, ("class:dim", rule)]
     rows: list[Row] = [first, *([("", " " * indent), line] for line in lines)]
     rest = tall - len(rows)
@@ -145,4 +157,6 @@ def _header(cameras: Sequence[CameraSnapshot], uptime_s: float, width: int) -> R
     running = f"running {seconds_text(uptime_s)}"
     gap = width - cell_len(f" {states}  {models}  {question}") - cell_len(running) - 1
     row: Row = [("class:title", f" {states}"), ("class:dim", f"  {models}  "), ("class:title", question)]
-    return [*row, ("class:dim", f"{'':{gap}}{running}")] if gap > 0 else row
+    if gap > 0:
+        return [*row, ("class:dim", f"{'':{gap}}{running}")]
+    return row

@@ -143,7 +143,10 @@ class ProgressDisplay(Display):
         if self._frame is not None:  # here, not for every frame: rich's speed takes longer than a frame's event
             frame_number = self._frame.frame_index + 1
             speed = self._progress.tasks[0].speed
-            counts = f"frame {frame_number} · {speed:.0f}/s" if speed else f"frame {frame_number}"
+            if speed:
+                counts = f"frame {frame_number} · {speed:.0f}/s"
+            else:
+                counts = f"frame {frame_number}"
             self._progress.update(self._task, description="", completed=frame_number, counts=counts)
         parts: list[RenderableType] = []
         if self._partial:

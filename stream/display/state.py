@@ -48,7 +48,9 @@ class TranscriptEntry:
     @property
     def display_text(self) -> str:
         """The text, and how often it was the answer."""
-        return self.text if self.count == 1 else f"{self.text} (×{self.count}, to {self.until})"
+        if self.count == 1:
+            return self.text
+        return f"{self.text} (×{self.count}, to {self.until})"
 
     def with_repetition(self, at: str) -> TranscriptEntry:
         """This entry, for another answer that is the same."""
@@ -80,7 +82,9 @@ class Transcript:
     def partial(self) -> TranscriptEntry | None:
         """The answer that is being generated; None as long as it repeats the one before."""
         text = printable("".join(self._partial))
-        return TranscriptEntry(self._partial_at, text) if self._partial and not self._repeats(text) else None
+        if self._partial and not self._repeats(text):
+            return TranscriptEntry(self._partial_at, text)
+        return None
 
     def add(self, event: Event) -> TranscriptEntry | None:
         """Adds an event; returns the entry that it adds, if that is more than another piece of text.
@@ -94,7 +98,10 @@ class Transcript:
             if event.answer != self._partial_answer:
                 self._drop_partial()
                 self._partial_answer = event.answer
-                self._partial_at = "" if event.pts_s is None else self.clock.text(event.pts_s)
+                if event.pts_s is None:
+                    self._partial_at = ""
+                else:
+                    self._partial_at = self.clock.text(event.pts_s)
             self._partial.append(event.text)
             return None
         if isinstance(event, AnswerUnchanged):
@@ -106,14 +113,20 @@ class Transcript:
         if isinstance(event, Answer):
             self._drop_partial()
             text = printable(event.text)
-            entry = TranscriptEntry(self.clock.text(event.pts_s), text) if text else None
+            if text:
+                entry = TranscriptEntry(self.clock.text(event.pts_s), text)
+            else:
+                entry = None
         elif isinstance(event, VerdictChanged):
             entry = TranscriptEntry(self.clock.text(event.pts_s), verdict_text(event))
         else:
             if discards_partial_answer(event):
                 self._drop_partial()
             line = self._event_text.line(event)
-            entry = None if line is None else TranscriptEntry("", line, is_message=True)
+            if line is None:
+                entry = None
+            else:
+                entry = TranscriptEntry("", line, is_message=True)
         if entry is None:
             return None
         if isinstance(event, Answer) and self._question not in (None, event.query):
@@ -129,7 +142,10 @@ class Transcript:
         else:
             self._entries.append(entry)
         self._newest_is_answer = isinstance(event, Answer)
-        self._question = event.query if isinstance(event, QueryChanged) and event.error is None else None
+        if isinstance(event, QueryChanged) and event.error is None:
+            self._question = event.query
+        else:
+            self._question = None
         return entry
 
     def add_message(self, message: str) -> TranscriptEntry:
@@ -149,7 +165,9 @@ class Transcript:
     @property
     def _newest(self) -> TranscriptEntry | None:
         """The newest entry, if it is an answer."""
-        return self._entries[-1] if self._entries and self._newest_is_answer else None
+        if self._entries and self._newest_is_answer:
+            return self._entries[-1]
+        return None
 
     def _repeats(self, text: str) -> bool:
         return self._newest is not None and self._newest.text.startswith(text)
@@ -232,7 +250,10 @@ class CameraState:
     def add(self, event: Event) -> list[TranscriptEntry]:
         """Add an event; returns the entry that it adds to the transcript."""
         assert self._run is not None, "a run is attached before its events come"
-        lines = self._questions.settle(event) if isinstance(event, QueryChanged) else []
+        if isinstance(event, QueryChanged):
+            lines = self._questions.settle(event)
+        else:
+            lines = []
         with self._lock:
             entries = [self._transcript.add_message(line) for line in lines]
             if isinstance(event, FrameReady):
@@ -293,7 +314,9 @@ class CameraState:
         with self._lock:
             at = self._transcript.clock.text(figures.media_s)
         info = self._run.source_info
-        return at if info.live or info.duration_ns is None else f"{at} / {clock_text(info.duration_ns / NS_PER_S)}"
+        if info.live or info.duration_ns is None:
+            return at
+        return f"{at} / {clock_text(info.duration_ns / NS_PER_S)}"
 
     def snapshot(self) -> CameraSnapshot:
         """All that is to be shown now; for one thread."""

@@ -58,7 +58,9 @@ def _cut_start(text: str, width: int) -> str:
 
 def cut_text(text: str, width: int) -> str:
     """A text in at most `width` cells; one that is cut ends in an ellipsis."""
-    return text if cell_len(text) <= width else f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -88,7 +90,10 @@ sizes."""
 
 def verdict_text(event: VerdictChanged) -> str:
     """A changed verdict, with its probability: `yes (97 %): is there a red car?`; and its warning."""
-    warning = "" if event.warning is None else f" ({event.warning})"
+    if event.warning is None:
+        warning = ""
+    else:
+        warning = f" ({event.warning})"
     chance = event.yes if event.to == "yes" else 1 - event.yes
     return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1) + warning)
 
@@ -119,7 +124,9 @@ class EventText:
 
     def _text(self, event: Event) -> str | None:
         if isinstance(event, Notice):
-            return None if event.code == "loading" else f"note: {event.message}"
+            if event.code == "loading":
+                return None
+            return f"note: {event.message}"
         if isinstance(event, Skipped):
             return self._skipped(event)
         if isinstance(event, Outage):
@@ -135,14 +142,22 @@ class EventText:
         if isinstance(event, Match):
             return f"match {event.match} at {self._clock(event.pts_s)}: {event.question}"
         if isinstance(event, Restarted):
-            so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
+            if event.count == 1:
+                so_far = ""
+            else:
+                so_far = f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
-            return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+            if event.error is None:
+                return f"asked: {event.query}"
+            return f"not asked: {event.error}"
         if isinstance(event, WatchesChanged):
             if event.error is not None:
                 return f"the watch {event.watch} is not changed: {event.error}"
-            change = "added" if any(watch.name == event.watch for watch in event.watches) else "removed"
+            if any(watch.name == event.watch for watch in event.watches):
+                change = "added"
+            else:
+                change = "removed"
             return f"watch {change}: {event.question}"
         if isinstance(event, BudgetChanged):
             direction = "rises" if event.reason == "differ" else "falls"
@@ -157,14 +172,21 @@ class EventText:
     def _skipped(self, event: Skipped) -> str | None:
         self._skips += 1
         if self._skips > SKIPS_SHOWN:
-            return "skipped more; the summary counts them" if self._skips == SKIPS_SHOWN + 1 else None
+            if self._skips == SKIPS_SHOWN + 1:
+                return "skipped more; the summary counts them"
+            return None
         return f"skipped {event.what} before {self._clock(event.pts_s)}: {event.reason}"
 
     def _changed(self, event: PictureChanged) -> str | None:
         self._changes += 1
         if self._changes > CHANGES_SHOWN:
-            return "the picture keeps changing; .jsonl has every change" if self._changes == CHANGES_SHOWN + 1 else None
-        aspect = "size" if event.reason == "resolution" else "format"
+            if self._changes == CHANGES_SHOWN + 1:
+                return "the picture keeps changing; .jsonl has every change"
+            return None
+        if event.reason == "resolution":
+            aspect = "size"
+        else:
+            aspect = "format"
         return (
             f"the picture changes its {aspect} at {self._clock(event.pts_s)}; from here on it is processed at "
             f"{event.width_px}x{event.height_px}"
@@ -173,7 +195,10 @@ class EventText:
     def _outage(self, event: Outage) -> str:
         if event.lasted_s is None:
             return f"source lost at {self._clock(event.pts_s)}: {event.reason}"
-        tries = "" if event.attempts < 2 else f" and {counted(event.attempts, 'attempt')}"
+        if event.attempts < 2:
+            tries = ""
+        else:
+            tries = f" and {counted(event.attempts, 'attempt')}"
         return f"source back after {duration_text(event.lasted_s)}{tries}"
 
 
@@ -234,9 +259,15 @@ def memory_text(memory: MemorySummary) -> str:
     """The groups of pictures and their tokens: `2 groups (first, cut), 120 tokens appended, 400 kept, 9 superseded`."""
     reasons = ", ".join(reason if count == 1 else f"{count} {reason}" for reason, count in memory.groups.items())
     tokens = counted(memory.appended_tokens, "token")
-    superseded = f", {memory.superseded_tokens} superseded" if memory.superseded_tokens else ""
+    if memory.superseded_tokens:
+        superseded = f", {memory.superseded_tokens} superseded"
+    else:
+        superseded = ""
     groups = counted(sum(memory.groups.values()), "group")
-    idle = f", {memory.idle.tokens} read ahead" if memory.idle is not None else ""
+    if memory.idle is not None:
+        idle = f", {memory.idle.tokens} read ahead"
+    else:
+        idle = ""
     return f"{groups} ({reasons}), {tokens} appended, {memory.kept_tokens} kept{superseded}{idle}"
 
 
@@ -259,4 +290,6 @@ def saved_text(summary: Summary) -> str:
 def work_text(summary: Summary) -> str:
     """The saving of work against all tokens: `5.1× less work`; a small one is not named."""
     ratio = summary.work_ratio
-    return "" if ratio is None or ratio < 1.05 else f"{ratio:.1f}× less work"
+    if ratio is None or ratio < 1.05:
+        return ""
+    return f"{ratio:.1f}× less work"

@@ -55,7 +55,10 @@ def find_model(config: Config) -> FoundModel:
     if folder is None:
         assert name is not None
         return _on_hub(name)
-    display_name = name if name is not None and not local_folder(name) else folder.resolve().name
+    if name is not None and not local_folder(name):
+        display_name = name
+    else:
+        display_name = folder.resolve().name
     try:
         return FoundModel(display_name, ModelSpec.read(folder, display_name, quantised=True))
     except ModelNotFound as missing:
@@ -92,7 +95,10 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     request_tokens = load.prompt_tokens
     if not config.answer.requires_groups:  # a memory is fitted to the context
         request_tokens = visual + load.other_tokens
-    limitation = f"; only knows {spec.known_world}" if spec.known_world else ""
+    if spec.known_world:
+        limitation = f"; only knows {spec.known_world}"
+    else:
+        limitation = ""
     finding = (
         f"{configured_model.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
         f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{limitation}"
@@ -111,7 +117,10 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "broken", f"{error.problem} ({size})", error.remedy)
     if request_tokens > spec.context_tokens:
         too_short = f"{finding}: too short for the {request_tokens} tokens of frame, question and answer"
-        remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"
+        if config.answer.requires_groups:
+            remedy = "lower answer.memory.tokens"
+        else:
+            remedy = "lower --budget"
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if configured_model.on_hub:
         return _download(finding, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
@@ -153,10 +162,16 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     on_cpu = not _on_cuda(config.answer.device)
     checkpoint_facts = facts
     facts = facts.for_device(cuda=not on_cpu)
-    dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
+    if config.answer.dtype == "auto" and on_cpu:
+        dtype = dtype_on_cpu(facts)
+    else:
+        dtype = config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
     # to small weights, the stored ones leave one by one
-    loading = parts.weights if dtype in SMALL_DTYPES else checkpoint_facts.loading_bytes(parts.weights)
+    if dtype in SMALL_DTYPES:
+        loading = parts.weights
+    else:
+        loading = checkpoint_facts.loading_bytes(parts.weights)
     sizes = {
         "weights": parts.weights,
         "keys and values": parts.cache,
@@ -172,7 +187,10 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         return _fits(f"{finding}, {size_text(free_bytes)} free", needed_bytes, free_bytes)
     device_free_bytes = _free_on_cuda(config.answer.device)
     needed_bytes = parts.total + texture_bytes(config) + OVERHEAD_BYTES
-    texture = f", texture {size_text(texture_bytes(config))}" if texture_bytes(config) else ""
+    if texture_bytes(config):
+        texture = f", texture {size_text(texture_bytes(config))}"
+    else:
+        texture = ""
     other = f"CUDA and a screen {size_text(OVERHEAD_BYTES)}"
     breakdown = f"{breakdown}{texture}, {other}; loading {size_text(loading)} on the host"
     finding = (
@@ -194,7 +212,9 @@ def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
 
 def texture_bytes(config: Config) -> int:
     """Return the bytes of the texture on the GPU: level 0 in RGBA8 and its mipmaps; 0 if it is in host memory."""
-    return 0 if config.texture.backend == "cpu" else tiles_of(config) * TILE_PX * TILE_PX * 4 * 4 // 3
+    if config.texture.backend == "cpu":
+        return 0
+    return tiles_of(config) * TILE_PX * TILE_PX * 4 * 4 // 3
 
 
 def load_of(config: Config, streams: int = 1) -> Workload:
@@ -241,7 +261,10 @@ def tokens_of(config: Config) -> tuple[int, int]:
         budget = round(limits.max_tokens * shadow.most)
     elif shadow.act or config.answer.target_ms is not None:
         budget = max(limits.max_tokens, most_tokens(budget, tiles_of(config), limits))
-    visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config), limits)
+    if isinstance(budget, int):
+        visual = budget
+    else:
+        visual = most_tokens(budget, tiles_of(config), limits)
     # tokens of the chat template and a short question, roughly
     return visual, 64 + len(config.answer.query) // 3 + config.answer.max_tokens
 
@@ -260,7 +283,9 @@ def _on_cuda(device: str) -> bool:
 
 def size_text(count: int) -> str:
     """Return a number of bytes for people: `1.5 GB`, `300 MB`."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB"
 
 
 def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
@@ -284,8 +309,14 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
         f"{_sizes_text(list(sizes))} {fit}"
         for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load, texture_bytes(config)))
     )
-    of = "" if streams == 1 else f", {counted(streams, 'stream')}"
-    memory = f", {_memory_name(config, streams)}" if load.memory_tokens else ""
+    if streams == 1:
+        of = ""
+    else:
+        of = f", {counted(streams, 'stream')}"
+    if load.memory_tokens:
+        memory = f", {_memory_name(config, streams)}"
+    else:
+        memory = ""
     request = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{memory}{of}"
     return DiagnosticCheck("cards", "works", f"{size_text(parts.total)} of GPU memory for {request}; {fits}")
 
@@ -312,7 +343,9 @@ def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes:
 
 
 def _sizes_text(sizes_gb: Sequence[int]) -> str:
-    return f"{sizes_gb[0]} GB" if len(sizes_gb) == 1 else f"{sizes_gb[0]} to {sizes_gb[-1]} GB"
+    if len(sizes_gb) == 1:
+        return f"{sizes_gb[0]} GB"
+    return f"{sizes_gb[0]} to {sizes_gb[-1]} GB"
 
 
 def _fit(facts: ModelSpec, dtype: str, load: Workload, texture: int, card_gb: int) -> str:
@@ -320,4 +353,6 @@ def _fit(facts: ModelSpec, dtype: str, load: Workload, texture: int, card_gb: in
     if MemoryEstimate.of(facts, dtype, load).total <= free:
         return "fits"
     tokens = most_memory_tokens(facts, dtype, load, free)
-    return f"up to answer.memory.tokens = {tokens}" if tokens else "too small"
+    if tokens:
+        return f"up to answer.memory.tokens = {tokens}"
+    return "too small"

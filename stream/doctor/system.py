@@ -278,7 +278,10 @@ def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticChec
         names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
         return DiagnosticCheck("cuda", "works", f"CUDA {torch.version.cuda}: {', '.join(sorted(names))}")
     state: State = "absent" if _usable(device) else "broken"
-    prefix = "" if state == "absent" else f"the device {device!r} cannot be used: "
+    if state == "absent":
+        prefix = ""
+    else:
+        prefix = f"the device {device!r} cannot be used: "
     count = (driver or driver_devices)()
     if not count:
         return DiagnosticCheck(

@@ -53,5 +53,8 @@ def refuse_unknown(kind: str, names: Mapping[str, Any], choices: Mapping[str, An
     for name in names:
         if name not in choices:
             matches = difflib.get_close_matches(name, choices, n=1)
-            hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(choices)}"
+            if matches:
+                hint = f"did you mean {matches[0]}?"
+            else:
+                hint = f"there are {', '.join(choices)}"
             raise ConfigError(f"{origin}: unknown {kind} {name}; {hint}")

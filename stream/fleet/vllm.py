@@ -117,7 +117,10 @@ class VllmPlace:
     @property
     def url(self) -> str:
         """Base address of its API."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        if ":" in self.host:
+            host = f"[{self.host}]"
+        else:
+            host = self.host
         return f"http://{host}:{self.port}/v1"
 
 
@@ -204,7 +207,9 @@ class VllmServer:
         lines = list(self._last_lines)
         errors = [line for line in lines if "Error" in line or "error:" in line]
         line = replace_surrogates((errors or lines or ["it printed nothing"])[-1])
-        return line if len(line) <= REASON_CHARS else f"{line[: REASON_CHARS - 1]}…"
+        if len(line) <= REASON_CHARS:
+            return line
+        return f"{line[: REASON_CHARS - 1]}…"
 
     def _serve(self) -> None:
         """Run the server, in a thread, and start it again after a death once it was ready."""

@@ -231,14 +231,20 @@ class _Account:
             moved_bytes = progress.moved_bytes - before.moved_bytes
             has_read_all = progress.awaited is Awaited.READING and moved_bytes >= before.unread_bytes
             behind_s = self.behind_s + elapsed_s - moved_bytes / self._least_bytes_s
-            self.behind_s = -RESERVE_S if has_read_all else max(-RESERVE_S, behind_s)
+            if has_read_all:
+                self.behind_s = -RESERVE_S
+            else:
+                self.behind_s = max(-RESERVE_S, behind_s)
 
     def slowness(self, of_peer: int) -> tuple[bool, int, float, float]:
         """Return the key of the order: the late ones first, then those of the peer with most connections, then by how
         far each is behind, then by its rate."""
         elapsed_s = self._at_s - self._began_s
         moved_bytes = (self._progress.moved_bytes or 0) - self._began_bytes
-        rate_bytes_s = moved_bytes / elapsed_s if elapsed_s >= LATE_S else float("inf")
+        if elapsed_s >= LATE_S:
+            rate_bytes_s = moved_bytes / elapsed_s
+        else:
+            rate_bytes_s = float("inf")
         return self.behind_s >= LATE_S, of_peer, self.behind_s, -rate_bytes_s
 
 

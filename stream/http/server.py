@@ -149,7 +149,10 @@ class _Connection:
         if self.transport is None:
             return ConnectionProgress(Awaited.REQUEST)
         protocol = self.transport.get_protocol()
-        exchange = protocol.cycle if isinstance(protocol, H11Protocol) else None
+        if isinstance(protocol, H11Protocol):
+            exchange = protocol.cycle
+        else:
+            exchange = None
         unread_bytes = traffic.unread_bytes + self.transport.get_write_buffer_size()
         if unread_bytes or self.transport.is_closing():
             return ConnectionProgress(Awaited.READING, exchange, traffic.read_bytes, unread_bytes)

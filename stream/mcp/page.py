@@ -141,7 +141,9 @@ class CameraPage:
 
 
 def _of(camera: str, **params: int) -> dict[str, Any]:
-    return {"camera": camera, **params} if camera else dict(params)
+    if camera:
+        return {"camera": camera, **params}
+    return dict(params)
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -73,7 +73,10 @@ class CameraTools:
         """Show the newest frame of a camera; what the model sees coarsely is drawn coarse and dark."""
         async with self._call():
             picture = await self._page.picture(camera, width)
-            jpeg = await asyncio.to_thread(with_tokens, picture) if tokens else picture.jpeg
+            if tokens:
+                jpeg = await asyncio.to_thread(with_tokens, picture)
+            else:
+                jpeg = picture.jpeg
         return Image(data=jpeg, format="jpeg")
 
     async def ask(
@@ -99,7 +102,10 @@ class CameraTools:
         """
         async with self._call():
             events = await self._page.answers(camera, limit)
-            names = [camera] if camera else [str(fields.get("name", "")) for fields in await self._page.cameras()]
+            if camera:
+                names = [camera]
+            else:
+                names = [str(fields.get("name", "")) for fields in await self._page.cameras()]
         return _json([_report(event, names[0] if len(names) == 1 else "") for event in events])
 
     async def list_watches(self, camera: Camera = "") -> str:

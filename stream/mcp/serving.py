@@ -101,7 +101,10 @@ class TokenGate:
 
     def __init__(self, application: Application, token: str | None) -> None:
         self._application = application
-        self._expected = None if token is None else f"Bearer {token}".encode()
+        if token is None:
+            self._expected = None
+        else:
+            self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

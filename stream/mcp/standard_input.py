@@ -40,7 +40,9 @@ class BoundedLines(io.RawIOBase):
         room = max(0, self._line_bytes_max - self._line_bytes)
         is_end = part.endswith(b"\n")
         self._line_bytes = 0 if is_end else self._line_bytes + len(part)
-        return part if len(part) <= room else part[:room] + (b"\n" if is_end else b"")
+        if len(part) <= room:
+            return part
+        return part[:room] + (b"\n" if is_end else b"")
 
 
 def bounded_stdin(descriptor: int = 0) -> io.TextIOWrapper:

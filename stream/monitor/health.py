@@ -98,7 +98,9 @@ class HealthReport:
 def _known_world(answer: AnswerConfig) -> str | None:
     """Return the only world that the model of a run knows; None for a general model, and for one on another host."""
     try:
-        return None if answer.uses_server else model_world(answer.model)
+        if answer.uses_server:
+            return None
+        return model_world(answer.model)
     except ArrCocError:  # a folder of the host that answers
         return None
 
@@ -161,7 +163,10 @@ class RunMonitor:
         with self._lock:
             state, reason = self._state()
             info, (rows, cols) = None if self._run is None else self._run.source_info, self._grid or (None, None)
-            work = None if info is None else self._fit.processing_resolution(info.height_px, info.width_px)
+            if info is None:
+                work = None
+            else:
+                work = self._fit.processing_resolution(info.height_px, info.width_px)
             return StatusMessage(
                 state=state,
                 reason=reason,
@@ -200,7 +205,10 @@ class RunMonitor:
                 status, reason = self._stalled(now_ns)
             if status == "ok":
                 reason = self._answers_error
-            age_s = None if self._frame_ns is None else (now_ns - self._frame_ns) / NS_PER_S
+            if self._frame_ns is None:
+                age_s = None
+            else:
+                age_s = (now_ns - self._frame_ns) / NS_PER_S
             totals = self._statistics.totals
             return HealthReport(status, reason, self._ready, age_s, totals.frames, totals.answers)
 
@@ -233,7 +241,9 @@ class RunMonitor:
             return f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}"
         if self._run is None:
             return "the run has not begun; ask again in a moment"
-        return "the run has ended" if self.health().status == "ended" else None
+        if self.health().status == "ended":
+            return "the run has ended"
+        return None
 
     def _state(self) -> tuple[str, str | None]:
         if self._ended is not None:
@@ -246,10 +256,15 @@ class RunMonitor:
 
     def _stalled(self, now_ns: int) -> tuple[str, str | None]:
         """A source with a pace owes frames; one that waits for answers may take as long as they may."""
-        since_ns = self._frame_ns if self._paced else self._progress_ns
+        if self._paced:
+            since_ns = self._frame_ns
+        else:
+            since_ns = self._progress_ns
         age_s = (now_ns - (since_ns or now_ns)) / NS_PER_S
         late = age_s > (self._stall_limit_s if self._paced else self._config.pipeline.timeout_s)
-        return ("stalled", f"no frame for {age_s:.1f} s") if late else ("ok", None)
+        if late:
+            return ("stalled", f"no frame for {age_s:.1f} s")
+        return ("ok", None)
 
     def _add(self, event: Event, now_ns: int) -> None:
         if isinstance(event, FrameReady):

@@ -39,9 +39,15 @@ class ServiceManager:
     """
 
     def __init__(self, address: str, watchdog_s: float | None, state: Callable[[], ServiceState]) -> None:
-        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        if address.startswith("@"):
+            self._address = f"\0{address[1:]}"
+        else:
+            self._address = address
         self._feeds = watchdog_s is not None
-        self._every_s = min(POLL_S, watchdog_s / 2) if watchdog_s else POLL_S
+        if watchdog_s:
+            self._every_s = min(POLL_S, watchdog_s / 2)
+        else:
+            self._every_s = POLL_S
         self._state = state
         self._last_state: ServiceState | None = None
         self._ending = threading.Event()

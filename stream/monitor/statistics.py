@@ -405,7 +405,8 @@ class RunStatistics:
             totals.idle_ms += 0.0 if event.timing is None else event.timing.idle_ms
             totals.rebuilt += event.rebuilt
         self._answer = event
-        self._budget = self._budget if event.budget is None else event.budget
+        if event.budget is not None:
+            self._budget = event.budget
         self.totals.answers += isinstance(event, Answer)
         self.totals.unchanged += isinstance(event, AnswerUnchanged)
         self.totals.invalid += isinstance(event, AnswerInvalid)
@@ -415,7 +416,9 @@ class RunStatistics:
             self._ttft_ms.append(event.timing.ttft_ms)
 
     def _active_outage(self, now_ns: int) -> ActiveOutage | None:
-        return None if self._outage is None else ActiveOutage(self._outage[0], (now_ns - self._outage[1]) / NS_PER_S)
+        if self._outage is None:
+            return None
+        return ActiveOutage(self._outage[0], (now_ns - self._outage[1]) / NS_PER_S)
 
     def _fps_run(self) -> float | None:
         if self._first is None or self._newest is None or self._newest.ready_ns <= self._first.ready_ns:
@@ -441,7 +444,10 @@ class RunStatistics:
 def _rate(ready_ns: Table, now_ns: int) -> float:
     """Frames a second; it falls to 0 if they stop coming."""
     recent_ns = ready_ns[ready_ns > now_ns - RATE_NS]
-    usual_ns = int(np.median(np.diff(recent_ns))) if recent_ns.size > 1 else RATE_NS
+    if recent_ns.size > 1:
+        usual_ns = int(np.median(np.diff(recent_ns)))
+    else:
+        usual_ns = RATE_NS
     if not recent_ns.size or now_ns - int(recent_ns[-1]) > 3 * usual_ns:
         return recent_ns.size * NS_PER_S / RATE_NS
     return frames_per_second(recent_ns) or recent_ns.size * NS_PER_S / RATE_NS
@@ -449,4 +455,6 @@ def _rate(ready_ns: Table, now_ns: int) -> float:
 
 def _dirty_share(table: Table, now_ns: int) -> float | None:
     recent = table[table[:, READY] > now_ns - RATE_NS]
-    return float(np.mean(recent[:, DIRTY])) / 1e6 if len(recent) else None
+    if len(recent):
+        return float(np.mean(recent[:, DIRTY])) / 1e6
+    return None

@@ -60,7 +60,10 @@ class Broker:
     @property
     def address(self) -> str:
         """Address without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        if ":" in self.host:
+            host = f"[{self.host}]"
+        else:
+            host = self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
     @property
@@ -86,7 +89,10 @@ def _parsed(url: str, password: str | None, ca: str | None) -> Broker:
         )
     if port is not None and not 0 < port <= PORT_MAX:
         raise ConfigError(f"{redacted(url)!r} is not a valid address: a port is a number from 1 to {PORT_MAX}")
-    user = unquote(parts.username) if parts.username else None
+    if parts.username:
+        user = unquote(parts.username)
+    else:
+        user = None
     secret = unquote(parts.password) if parts.password else password
     if secret is not None and user is None:
         raise ConfigError(f"the password of the MQTT broker needs a user; write {parts.scheme}://USER@{parts.hostname}")
@@ -99,7 +105,10 @@ def device_name(config: Config) -> str:
         return config.output.mqtt_name
     source = camera_of(config.source) or config.source
     if scheme_of(source) is None:
-        text = PurePath(source).stem if not source.startswith("/dev/") else PurePath(source).name
+        if not source.startswith("/dev/"):
+            text = PurePath(source).stem
+        else:
+            text = PurePath(source).name
     else:
         text = redacted(source).partition("://")[2].replace(HIDDEN, "")
     return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:NAME_CHARS].lower() or "stream"

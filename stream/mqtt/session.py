@@ -127,7 +127,10 @@ class BrokerSession:
         connection: Any = self._client.socket()
         if connection is None:
             raise BrokerLost(self._cut_off())
-        decrypted = bool(connection.pending()) if self._broker.tls and not self.busy else False
+        if self._broker.tls and not self.busy:
+            decrypted = bool(connection.pending())
+        else:
+            decrypted = False
         poller = select.poll()
         # Do not read while writes wait: each message read may add a confirmation to them.
         poller.register(connection, select.POLLOUT if self.busy else select.POLLIN)
@@ -156,7 +159,10 @@ class BrokerSession:
     def _cut_off(self) -> str:
         if self._let_in is not None:
             return "it closed the connection"
-        hint = "one without TLS needs mqtt://" if self._broker.tls else "one with TLS needs mqtts://"
+        if self._broker.tls:
+            hint = "one without TLS needs mqtt://"
+        else:
+            hint = "one with TLS needs mqtts://"
         return f"it closed the connection at once ({hint})"
 
     def _on_connect(self, client: Client, _: Any, __: ConnectFlags, code: ReasonCode, ___: Any) -> None:

@@ -213,8 +213,13 @@ class RunTopics:
 
     def _choices(self) -> dict[str, Any]:
         """Return what makes the answer's sensor one of several texts."""
-        choices = None if self.schema is None else self.schema.choices
-        return {} if choices is None else {"device_class": "enum", "options": list(choices)}
+        if self.schema is None:
+            choices = None
+        else:
+            choices = self.schema.choices
+        if choices is None:
+            return {}
+        return {"device_class": "enum", "options": list(choices)}
 
     def _fields(self) -> dict[str, dict[str, Any]]:
         """Return a component for each field of the answers."""
@@ -255,7 +260,9 @@ class RunTopics:
 def _id_of(name: str) -> str:
     """Return the part of an identifier that a field's name makes; different ones for different names."""
     identifier = re.sub(r"[^a-z0-9_]", "_", name)
-    return identifier if identifier == name else f"{identifier}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    if identifier == name:
+        return identifier
+    return f"{identifier}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def _field_sensor(name: str, node: Node) -> dict[str, Any]:

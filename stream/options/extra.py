@@ -31,7 +31,9 @@ class Extra:
     def missing(self) -> list[str]:
         """Return the libraries that are not installed."""
         if self.modules:
-            return [] if all(map(_is_installed, self.modules)) else [*self.libraries]
+            if all(map(_is_installed, self.modules)):
+                return []
+            return [*self.libraries]
         return [library for library in self.libraries if not _is_installed(library)]
 
     def require(self, feature: str, error: type[StreamError] = ConfigError) -> None:

@@ -46,7 +46,9 @@ class Option:
         """Names as Typer takes them: those of a switch in one, then the short one."""
         match = self._parts()
         name = match["name"] + (match["switch"] or "").replace(" ", "")
-        return (name, match["short"]) if match["short"] else (name,)
+        if match["short"]:
+            return (name, match["short"])
+        return (name,)
 
     @property
     def metavar(self) -> str | None:

@@ -238,12 +238,18 @@ def note_of(moment: FoundMoment) -> Note:
         text = f"(no picture) {text}"
     elif moment.kind != ANSWER:
         text = f"(event) {text}"
-    until = f"-{day_time(moment.last_ms)}" if day_time(moment.last_ms) != day_time(moment.unix_ms) else ""
+    if day_time(moment.last_ms) != day_time(moment.unix_ms):
+        until = f"-{day_time(moment.last_ms)}"
+    else:
+        until = ""
     return Note(moment.unix_ms, moment.last_ms, 1, f"{day_time(moment.unix_ms)}{until} {text}")
 
 
 def _note_of_statement(statement: Statement) -> Note:
-    camera = f" {statement.camera}:" if statement.camera else ""
+    if statement.camera:
+        camera = f" {statement.camera}:"
+    else:
+        camera = ""
     times = f"{day_time(statement.since_ms)}-{day_time(statement.until_ms)}"
     return Note(statement.since_ms, statement.until_ms, statement.moments, f"{times}{camera} {statement.text}")
 

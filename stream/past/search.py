@@ -218,7 +218,9 @@ class PastReader:
         """Return the JPEG of a moment; None if it has none."""
         with self._query() as connection:
             row = connection.execute("SELECT jpeg FROM picture WHERE moment = ?", (moment,)).fetchone()
-        return row[0] if row is not None and isinstance(row[0], bytes) else None
+        if row is not None and isinstance(row[0], bytes):
+            return row[0]
+        return None
 
     def close(self) -> None:
         """Close the file."""
@@ -254,7 +256,9 @@ def _read_moment(connection: sqlite3.Connection, number: int) -> FoundMoment | N
 
 
 def _tables(search: Search) -> str:
-    return f"{_TABLES} JOIN words ON words.rowid = m.id" if search.query.match else _TABLES
+    if search.query.match:
+        return f"{_TABLES} JOIN words ON words.rowid = m.id"
+    return _TABLES
 
 
 def _conditions(search: Search) -> tuple[str, list[object]]:

@@ -30,7 +30,10 @@ class PastStore:
         ((newest_ms,),) = self._connection.execute(
             "SELECT max(last_ms) FROM moment WHERE last_ms BETWEEN 0 AND ?", (UNIX_MS_MAX,)
         )
-        newest_s = None if newest_ms is None else newest_ms / MS_PER_S
+        if newest_ms is None:
+            newest_s = None
+        else:
+            newest_s = newest_ms / MS_PER_S
         self._clock = AgingClock(newest_s, path, monotonic_s)
 
     def write(self, records: Sequence[Record]) -> None:

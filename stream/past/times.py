@@ -17,7 +17,10 @@ def parse_past_time(option: str, text: str, now: datetime) -> int:
     """
     time_text = text.strip()
     try:
-        seconds = None if time_text.isdigit() else parse_duration(option, time_text)
+        if time_text.isdigit():
+            seconds = None
+        else:
+            seconds = parse_duration(option, time_text)
     except ConfigError:
         seconds = None
     try:

@@ -196,9 +196,10 @@ class PastWriter:
         if self._store is not None:
             self._store.close()
             self._store = None
-        reason = (
-            error.problem if isinstance(error, PastError) else f"{self.path!r} cannot be written: {reason_of(error)}"
-        )
+        if isinstance(error, PastError):
+            reason = error.problem
+        else:
+            reason = f"{self.path!r} cannot be written: {reason_of(error)}"
         if reason == self._reported or ("locked" in reason and self._failures < 3):
             return
         self._reported = reason
@@ -207,7 +208,9 @@ class PastWriter:
 
 
 def _picture_bytes(record: Record) -> int:
-    return len(record.jpeg) if isinstance(record, Moment) and record.jpeg is not None else 0
+    if isinstance(record, Moment) and record.jpeg is not None:
+        return len(record.jpeg)
+    return 0
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -140,7 +140,10 @@ class SharedFrameWriter:
     """Writer of one frame into shared memory, in the frame process; its parent may have made the memory."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = _nameless_file() if descriptor is None else descriptor
+        if descriptor is None:
+            self._descriptor = _nameless_file()
+        else:
+            self._descriptor = descriptor
         self._map: mmap.mmap | None = None
 
     @property

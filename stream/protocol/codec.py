@@ -234,7 +234,10 @@ def token_packets(message: AnyTokenMessage, parts: Sequence[Part], take: TakePix
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows = slice(end, end + frame.regions)
         end = end + frame.regions
-        at = None if place is None else replace(place, frame=place.frame - before)
+        if place is None:
+            at = None
+        else:
+            at = replace(place, frame=place.frame - before)
         columns = regions[rows], relevance[rows], pixels[rows]
         begin = superseded_end
         superseded_end = superseded_end + frame.superseded
@@ -260,7 +263,10 @@ def _frames_of(message: AnyTokenMessage, regions: int, superseded_tokens: int) -
         raise TransportError(
             f"{kind} holds {regions} regions, and says that {regions - own_regions} are of earlier frames"
         )
-    overview = message.overview if isinstance(message, TokenPacketMessage) else 0
+    if isinstance(message, TokenPacketMessage):
+        overview = message.overview
+    else:
+        overview = 0
     if isinstance(message, GlancePacketMessage):
         overview = own_regions if place is None else 0
         if place is None and not own_regions:

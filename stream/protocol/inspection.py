@@ -316,7 +316,10 @@ def read_inspection(message: bytes) -> ReadInspection:
     """Parse an inspection message. Raises TransportError if it is invalid, or is the message of a failure."""
     try:
         kind, _, _, length = HEADER.unpack_from(message)
-        head = msgspec.json.decode(message[HEADER.size : HEADER.size + length]) if kind == KIND else None
+        if kind == KIND:
+            head = msgspec.json.decode(message[HEADER.size : HEADER.size + length])
+        else:
+            head = None
     except (struct.error, msgspec.MsgspecError) as error:
         raise TransportError(f"not an inspection: {error}") from error
     if not isinstance(head, dict):
@@ -343,7 +346,10 @@ def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection
         at += map_bytes
     regions = np.frombuffer(message, "<i2", 3 * head["regions"], at).reshape(-1, 3)
     at += regions.nbytes
-    tokens = np.frombuffer(message, "<i2", 5 * group_tokens, at).reshape(-1, 5) if "group" in head else None
+    if "group" in head:
+        tokens = np.frombuffer(message, "<i2", 5 * group_tokens, at).reshape(-1, 5)
+    else:
+        tokens = None
     at += 10 * group_tokens
     pictures = {}
     for entry in head["levels"]:

@@ -582,7 +582,10 @@ def check_bounds(message: Message) -> None:
     grid: Any = getattr(message, "grid", None)
     if grid is not None:
         fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
-        expected = TileGrid.of(grid.height_px, grid.width_px) if fits else None
+        if fits:
+            expected = TileGrid.of(grid.height_px, grid.width_px)
+        else:
+            expected = None
         if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
             raise TransportError(f"{grid} is not the tile grid of its picture size")
 

@@ -93,7 +93,10 @@ class PictureBuffers:
         """Return a copy of an image uint8 [H, W, 3]."""
         with self._lock:
             indices = [at for at, spare in enumerate(self._spare) if spare.shape == image.shape]
-            buffer = self._spare.pop(indices[0]) if indices else np.empty(image.shape, np.uint8)
+            if indices:
+                buffer = self._spare.pop(indices[0])
+            else:
+                buffer = np.empty(image.shape, np.uint8)
         np.copyto(buffer, image)
         return buffer
 
@@ -189,7 +192,9 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
 
 def of_camera_number(message: bytes, number: int) -> bytes:
     """Return the picture message with the number of its camera, 0 to 255, among several."""
-    return message if number == 0 else b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))
+    if number == 0:
+        return message
+    return b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)

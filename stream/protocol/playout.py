@@ -31,7 +31,10 @@ class PlayoutDelay:
 
     def release_ns(self, capture_ns: int, done_ns: int) -> int:
         """Return the release time of a frame captured at `capture_ns` and finished at `done_ns`; never earlier."""
-        gap_ns = 0 if self._captured_ns is None else capture_ns - self._captured_ns
+        if self._captured_ns is None:
+            gap_ns = 0
+        else:
+            gap_ns = capture_ns - self._captured_ns
         self._captured_ns = capture_ns
         self._latencies_ns.append(min(done_ns - capture_ns, LIMIT_NS))
         self._delay_ns = max(*self._latencies_ns, self._delay_ns - FALL_NS)

@@ -297,7 +297,9 @@ def part_of(name: str) -> str:
 
 def whole_name(part: str) -> str:
     """Return the name that a file will have; "" for names of other files."""
-    return part[1 : -len(PART)] if part.startswith(".") and part.endswith(PART) else ""
+    if part.startswith(".") and part.endswith(PART):
+        return part[1 : -len(PART)]
+    return ""
 
 
 def check_clip_folder(path: str) -> None:

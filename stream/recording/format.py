@@ -139,7 +139,9 @@ def _planes(array: Array) -> Array | None:
         return None
     if array.ndim == 3 and array.shape[2] == 3:
         return array.transpose(2, 0, 1)
-    return array if array.ndim == 4 and array.shape[1] == 3 else None
+    if array.ndim == 4 and array.shape[1] == 3:
+        return array
+    return None
 
 
 def _differences(planes: Array) -> Array:

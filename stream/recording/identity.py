@@ -124,7 +124,9 @@ def model_fingerprint(name: str | None) -> str:
     """
     try:
         folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
-        return UNKNOWN if folder is None else _files({path for glob in WANTED_FILES for path in folder.glob(glob)})
+        if folder is None:
+            return UNKNOWN
+        return _files({path for glob in WANTED_FILES for path in folder.glob(glob)})
     except (ModelNotFound, OSError):
         return UNKNOWN
 
@@ -132,7 +134,9 @@ def model_fingerprint(name: str | None) -> str:
 def weights_of(config: Config) -> str:
     """Return the fingerprint of the configured model's files; for a model at a server, the server's URL."""
     url = config.answer.api.url
-    return model_fingerprint(config.answer.model) if url is None else f"served at {url}"
+    if url is None:
+        return model_fingerprint(config.answer.model)
+    return f"served at {url}"
 
 
 def source_fingerprint(address: str) -> str | None:
@@ -180,7 +184,9 @@ def _model(config: Config) -> str:
 
 def _allocator(name: str) -> str:
     folder = allocator_folder(name)
-    return name if folder is None else f"{folder.name} ({_files(folder / file for file in ALLOCATOR_FILES)})"
+    if folder is None:
+        return name
+    return f"{folder.name} ({_files(folder / file for file in ALLOCATOR_FILES)})"
 
 
 def _folder(folder: Path) -> str:

@@ -250,10 +250,16 @@ def _entry(record: bytes) -> JournalEntry:
     entry = msgspec.msgpack.decode(record, type=_AnswerRecord)
     if len(entry.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
-    feedback = None if entry.feedback is None else entry.feedback.feedback()
+    if entry.feedback is None:
+        feedback = None
+    else:
+        feedback = entry.feedback.feedback()
     if entry.glance is None:
         return JournalEntry(entry.answer, feedback, None, entry.detections, entry.check)
-    glance_feedback = None if entry.glance_feedback is None else entry.glance_feedback.feedback()
+    if entry.glance_feedback is None:
+        glance_feedback = None
+    else:
+        glance_feedback = entry.glance_feedback.feedback()
     glance = JournalGlance(entry.glance, glance_feedback)
     return JournalEntry(entry.answer, feedback, glance, entry.detections, entry.check)
 

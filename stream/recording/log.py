@@ -102,7 +102,10 @@ class RecordLog:
         self._fd = os.open(self.path, flags, 0o666)
         try:
             status = os.fstat(self._fd)
-            start = os.pread(self._fd, len(self.magic), 0) if stat.S_ISREG(status.st_mode) else None
+            if stat.S_ISREG(status.st_mode):
+                start = os.pread(self._fd, len(self.magic), 0)
+            else:
+                start = None
             if start is None or not self.magic.startswith(start):
                 raise OSError(0, "there is something else of that name")
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

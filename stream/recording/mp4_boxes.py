@@ -68,7 +68,8 @@ def whole_length(file: BinaryIO) -> int:
     for box in file_boxes(file):
         if box.kind not in (b"ftyp", b"moov", b"moof", b"mdat") or box.end > file_end:
             break
-        length = box.end if box.kind == b"mdat" and follows else length
+        if box.kind == b"mdat" and follows:
+            length = box.end
         follows = box.kind == b"moof"
     return length
 

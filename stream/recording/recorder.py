@@ -165,7 +165,10 @@ class Recorder:
                     make = self._next()
         except Exception as error:
             log.debug("the recording ends", exc_info=True)
-            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError):
+                reason = error.strerror
+            else:
+                reason = f"{type(error).__name__}: {error}"
             with self._changed:
                 self._waiting.clear()
                 self._end(str(reason))
@@ -190,7 +193,10 @@ class LinkRecorder:
 
     def __init__(self, recorder: Recorder, snapshot: SharedFrameWriter | None = None) -> None:
         self._recorder = recorder
-        self._snapshot = None if snapshot is None else SharedFrameReader(snapshot.descriptor)
+        if snapshot is None:
+            self._snapshot = None
+        else:
+            self._snapshot = SharedFrameReader(snapshot.descriptor)
 
     def observe_sent(self, message: Message, arrays: Arrays) -> None:
         """Record a message that was sent. The image in shared memory is copied, because the next one replaces it."""

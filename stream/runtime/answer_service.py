@@ -88,7 +88,9 @@ class AnswerService:
     def pid(self) -> int | None:
         """Id of the process; None while nothing holds it. For any thread."""
         supervisor = self._supervisor
-        return None if supervisor is None else supervisor.child.pid
+        if supervisor is None:
+            return None
+        return supervisor.child.pid
 
     @property
     def endpoint(self) -> AnswerEndpoint:
@@ -135,7 +137,10 @@ class AnswerService:
             self.address = ipc_endpoint(directory)
             self._child_log = stack.enter_context(closing(ChildLog(_reports_to(directory))))
             # Shared by several runs, the memory of one frame would be overwritten by another run's.
-            self.snapshot = None if self.concurrent else stack.enter_context(closing(SharedFrameWriter()))
+            if self.concurrent:
+                self.snapshot = None
+            else:
+                self.snapshot = stack.enter_context(closing(SharedFrameWriter()))
             supervisor = ProcessSupervisor(ANSWERS, lambda: self._start_process(directory), self._policy, self._clock)
             stack.callback(lambda: supervisor.child.stop())
             self._ended = threading.Event()
@@ -151,7 +156,10 @@ class AnswerService:
 
     def _start_process(self, directory: SocketDirectory) -> ChildProcess:
         self._started_ns = self._clock.now_ns()
-        descriptor = None if self.snapshot is None else self.snapshot.descriptor
+        if self.snapshot is None:
+            descriptor = None
+        else:
+            descriptor = self.snapshot.descriptor
         inherited = () if descriptor is None else (descriptor,)
         environment = {"OMP_NUM_THREADS": str(self._threads)}
         child = ChildProcess("answer", "stream.runtime.answer_worker", inherited, environment, forks=self._forks)
@@ -206,7 +214,10 @@ def early_answers(config: Config) -> Iterator[AnswerService | None]:
         return
     lockstep = config.pipeline.answers == "lockstep" and not config.capture.realtime
     with ExitStack() as stack:
-        forks = ForkServer.split_off() if config.answer.api.url is None else None
+        if config.answer.api.url is None:
+            forks = ForkServer.split_off()
+        else:
+            forks = None
         if forks is not None:
             stack.enter_context(forks)
         service = AnswerService(config, restart=config.pipeline.restart is True, lockstep=lockstep, forks=forks)
@@ -229,5 +240,8 @@ def remote_endpoint(config: Config) -> AnswerEndpoint:
 def answer_threads(*, exclusive: bool) -> int:
     """Returns the threads for the model: all cores but one, which the frame stages keep; all of them if these wait for
     the model, which is then `exclusive`."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return cores if exclusive else max(1, cores - 1)

@@ -187,7 +187,10 @@ def _service_state(config: Config, statistics: ServerStatistics, control: RunCon
     long."""
     figures = statistics.figures()
     loading = statistics.state == LOADING
-    status = "loading the model" if loading else f"{counted(figures.clients, 'client')}, {figures.waiting} waiting"
+    if loading:
+        status = "loading the model"
+    else:
+        status = f"{counted(figures.clients, 'client')}, {figures.waiting} waiting"
     alive = loading or figures.silent_s <= config.pipeline.timeout_s
     return ServiceState("draining" if control.ending else status, ready=not loading, alive=alive)
 

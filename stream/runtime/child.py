@@ -184,7 +184,9 @@ class ChildProcess:
 
     def silence_s(self) -> float:
         """Returns how long the child, once ready, has given no sign of life."""
-        return 0.0 if self._stopped else self._heartbeat.silence_s()
+        if self._stopped:
+            return 0.0
+        return self._heartbeat.silence_s()
 
     def kill(self, hung_s: float | None = None) -> None:
         """Kills the child; `hung_s` is the time since its last heartbeat, if that is the reason."""
@@ -206,7 +208,10 @@ class ChildProcess:
             return StageDied(self._name, f"its process sent no heartbeat for {self._hung_s:.1f} s")
         output = self._printed()
         log.debug("the %s process printed: %s", self._name, output)
-        cause = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
+        if status < 0:
+            cause = f"was killed by {_signal_name(-status)}"
+        else:
+            cause = f"exited with status {status}"
         if status == -signal.SIGKILL:
             return StageDied(self._name, f"its process {cause}")
         last_line = next((line for line in reversed(output.splitlines()) if line.strip()), None)
@@ -317,7 +322,10 @@ class ProcessSupervisor:
         self._count += 1
         self._crashes_ns.append(now_ns)
         if len(self._crashes_ns) == self._policy.limit and now_ns - self._crashes_ns[0] < CRASH_LOOP_NS:
-            times = "once" if self._policy.limit == 1 else f"{self._policy.limit} times"
+            if self._policy.limit == 1:
+                times = "once"
+            else:
+                times = f"{self._policy.limit} times"
             raise StageDied(
                 error.stage,
                 f"it died {times} within a minute, the last time because {error.cause}; --debug "

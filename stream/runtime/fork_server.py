@@ -84,7 +84,10 @@ class ForkedProcess:
             self._server.reap()
             with contextlib.suppress(BlockingIOError):
                 data = os.read(self._status, _STATUS.size)
-                self.returncode = _STATUS.unpack(data)[0] if data else -signal.SIGKILL
+                if data:
+                    self.returncode = _STATUS.unpack(data)[0]
+                else:
+                    self.returncode = -signal.SIGKILL
                 os.close(self._status)
         return self.returncode
 
@@ -189,7 +192,9 @@ class ForkServer:
             if not pid:
                 os.close(stdin_write)
                 os.close(status_read)
-        return ForkedProcess(self, pid, os.fdopen(stdin_write, "wb"), status_read) if pid else None
+        if pid:
+            return ForkedProcess(self, pid, os.fdopen(stdin_write, "wb"), status_read)
+        return None
 
     def _ask(self, request: ForkRequest, descriptors: list[int]) -> int:
         """Returns the new process's pid, 0 if there is none. A server that does not reply gets no further requests."""
@@ -207,7 +212,9 @@ class ForkServer:
     @property
     def pid(self) -> int:
         """The server's process id."""
-        return self._process if isinstance(self._process, int) else self._process.pid
+        if isinstance(self._process, int):
+            return self._process
+        return self._process.pid
 
     def reap(self) -> None:
         """Takes the exit status of a server that has ended; without that it would stay a zombie as long as this run.
@@ -381,7 +388,10 @@ class _Server:
 def _moved(number: int) -> int:
     """Moves a descriptor to a high number, within what the system allows, and returns that."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    least = SERVER_DESCRIPTOR if most == resource.RLIM_INFINITY else min(SERVER_DESCRIPTOR, most // 2)
+    if most == resource.RLIM_INFINITY:
+        least = SERVER_DESCRIPTOR
+    else:
+        least = min(SERVER_DESCRIPTOR, most // 2)
     descriptor = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
     os.close(number)
     return descriptor

@@ -103,10 +103,15 @@ class FrameProcess:
     def processes(self) -> dict[str, int]:
         """The processes that are the run's own."""
         children = {FRAMES: self._supervisor.child.pid}
-        answers = None if self._answers is None or self._answers.concurrent else self._answers.pid
+        if self._answers is None or self._answers.concurrent:
+            answers = None
+        else:
+            answers = self._answers.pid
         if answers is not None:
             children[ANSWERS] = answers
-        return {"main": os.getpid(), **children} if self._standalone else children
+        if self._standalone:
+            return {"main": os.getpid(), **children}
+        return children
 
     def send(self, command: WorkerCommand) -> None:
         """Sends the process a command; after an end it is not started again."""
@@ -119,7 +124,10 @@ class FrameProcess:
         The frame process is started again only when no report waits: the reports of a dead one have its own numbers.
         """
         # Asked before its last report is waited for.
-        exit_error = None if self._opened else self._supervisor.child.exit_error()
+        if self._opened:
+            exit_error = None
+        else:
+            exit_error = self._supervisor.child.exit_error()
         data = self._reports.receive(POLL_MS)
         reports: list[Report] = []
         while self._restarts:
@@ -195,7 +203,10 @@ class FrameProcess:
     @property
     def _inherited(self) -> tuple[int, ...]:
         """Descriptor of the memory that is shared with the answer process, if any."""
-        shared = None if self._answers is None else self._answers.snapshot
+        if self._answers is None:
+            shared = None
+        else:
+            shared = self._answers.snapshot
         return () if shared is None else (shared.descriptor,)
 
     def _new(self) -> ChildProcess:

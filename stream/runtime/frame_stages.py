@@ -163,7 +163,10 @@ class FrameStages:
             self._plan = replace(plan, tap=replace(plan.tap, maps=plan.tap.maps or maps))
             stack.pop_all()
         # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
-        self._overlays = overlays if config.output.heatmap is not None and not self._plan.paced else None
+        if config.output.heatmap is not None and not self._plan.paced:
+            self._overlays = overlays
+        else:
+            self._overlays = None
         interop, interop_off = texture_interop(config, self._backend)
         self._notices += [] if interop_off is None else [interop_off]
         self._interop = interop
@@ -198,8 +201,13 @@ class FrameStages:
 
     def processes(self) -> dict[str, int]:
         """This process, and its answer process."""
-        answers = None if self._answers is None else self._answers.pid
-        return {FRAMES: os.getpid()} if answers is None else {FRAMES: os.getpid(), ANSWERS: answers}
+        if self._answers is None:
+            answers = None
+        else:
+            answers = self._answers.pid
+        if answers is None:
+            return {FRAMES: os.getpid()}
+        return {FRAMES: os.getpid(), ANSWERS: answers}
 
     def is_alive(self) -> bool:
         """Returns whether the stages show signs of life; for any thread."""
@@ -309,8 +317,14 @@ class FrameStages:
             if (notice := recorder.take_notice()) is not None:
                 yield pack_event(notice)
         control = self._control
-        backend = "cpu" if self._updater.fallbacks else self._backend
-        error = None if control.failure is None else describe(control.failure)
+        if self._updater.fallbacks:
+            backend = "cpu"
+        else:
+            backend = self._backend
+        if control.failure is None:
+            error = None
+        else:
+            error = describe(control.failure)
         recorder.event(statistics.summary(control.outcome, error, self._group.drops, backend))
 
     def _start_answer(self, stack: ExitStack, transport: Transport) -> tuple[AnswerEndpoint, deque[Restarted]]:

@@ -161,7 +161,10 @@ def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerE
         with closing(ReportSender(transport, worker.reports_to)) as sender:
             sender.send(pack_report(AnswerTimeout()))
 
-    snapshot = None if worker.snapshot is None else SharedFrameWriter(worker.snapshot)
+    if worker.snapshot is None:
+        snapshot = None
+    else:
+        snapshot = SharedFrameWriter(worker.snapshot)
     return AnswerEndpoint(worker.answers, snapshot=snapshot, on_timeout=report_timeout)
 
 

@@ -79,7 +79,10 @@ class PictureThread:
                     elif request is not None:
                         self.exchange.want(request)
                         has_request = True
-                    frame = self.exchange.take(FRAME_WAIT_S) if has_request else None
+                    if has_request:
+                        frame = self.exchange.take(FRAME_WAIT_S)
+                    else:
+                        frame = None
                     if frame is not None:
                         has_request = False
                         sender.send(self._encoded(frame))
@@ -146,5 +149,8 @@ def encode_inspection(frame: InspectedFrame, unix_ns: int = 0, first_frame: int 
         else ("image/png", encode_png(image))
         for level, image in frame.images.items()
     }
-    times = {"capture_unix_ms": unix_ns / 1e6, "media_s": frame.media_ns / 1e9} if unix_ns else {}
+    if unix_ns:
+        times = {"capture_unix_ms": unix_ns / 1e6, "media_s": frame.media_ns / 1e9}
+    else:
+        times = {}
     return pack_inspection(replace(frame, frame_index=frame.frame_index + first_frame), pictures, **times)

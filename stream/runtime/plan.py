@@ -101,7 +101,10 @@ class RunPlan:
         paced = info.live or config.capture.realtime
         holds_frames = paced and pipeline.steady and config.output.publish is None  # a robot wants them at once
         lockstep = not paced and pipeline.answers == "lockstep"
-        restart = info.live if pipeline.restart is None else pipeline.restart
+        if pipeline.restart is None:
+            restart = info.live
+        else:
+            restart = pipeline.restart
         waits_for_server = answer.server is not None and pipeline.restart is None
         no_target = answer.target_ms is not None and lockstep
         no_cancel = answer.on_cut == "cancel" and lockstep
@@ -168,7 +171,9 @@ class RunPlan:
         """Returns what moves the budget in the run, None if nothing does."""
         latency = self.make_latency_controller()
         quality = self.make_quality_controller()
-        return None if latency is None and quality is None else RunBudget(latency, quality)
+        if latency is None and quality is None:
+            return None
+        return RunBudget(latency, quality)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
         """Returns the allocator for a model: `auto` depends on whether the model knows coarse and wide tokens, and
@@ -189,8 +194,13 @@ class RunPlan:
 
     def _group_options(self, hello: ServerHello) -> GroupOptions | None:
         """Return the options of groups of pictures, which the server's memory limits; None if there are none."""
-        options = self.allocator.memory if hello.memory_tokens else None
-        return None if options is None else replace(options, tokens=min(options.tokens, hello.memory_tokens))
+        if hello.memory_tokens:
+            options = self.allocator.memory
+        else:
+            options = None
+        if options is None:
+            return None
+        return replace(options, tokens=min(options.tokens, hello.memory_tokens))
 
     def _glance_options(self, hello: ServerHello) -> GlanceOptions | None:
         if self.must_glance and not hello.can_glance:
@@ -199,7 +209,9 @@ class RunPlan:
                 "model with -m"
             )
         needs_glance = self.must_glance or not hello.allocator
-        return self.allocator.glance if needs_glance and hello.can_glance else None
+        if needs_glance and hello.can_glance:
+            return self.allocator.glance
+        return None
 
 
 INTEROP_OFF = "interop-off"
@@ -209,7 +221,10 @@ INTEROP_OFF = "interop-off"
 def texture_interop(config: Config, backend: str) -> tuple[int | None, Notice | None]:
     """Returns the number of the CUDA device that reads an OpenGL texture, None for none; and a notice if the
     model's device cannot."""
-    device = model_cuda_device(config) if backend == "gl" and config.texture.interop == "auto" else None
+    if backend == "gl" and config.texture.interop == "auto":
+        device = model_cuda_device(config)
+    else:
+        device = None
     if device is None:
         return None, None
     from arr_coc.ops.cuda.interop import interop_problem
@@ -231,7 +246,9 @@ def model_cuda_device(config: Config) -> int | None:
     kind, _, number = config.answer.device.partition(":")
     if config.answer.uses_server or kind not in ("auto", "cuda") or not torch.cuda.is_available():
         return None
-    return int(number) if number.isdigit() else torch.cuda.current_device()
+    if number.isdigit():
+        return int(number)
+    return torch.cuda.current_device()
 
 
 def _texture_options(config: Config) -> TextureOptions:
@@ -275,8 +292,13 @@ def _zone_options(config: Config) -> ZoneOptions | None:
     )
     names = {watch.zone for watch in config.watch} | ({config.answer.zone} if not config.watches_only else set())
     # one packet shows what all questions are about: the union of their zones, or the whole picture
-    polygons = tuple(config.zones[name].polygon for name in sorted(map(str, names))) if None not in names else ()
-    return ZoneOptions(weights, polygons) if weights or polygons else None
+    if None not in names:
+        polygons = tuple(config.zones[name].polygon for name in sorted(map(str, names)))
+    else:
+        polygons = ()
+    if weights or polygons:
+        return ZoneOptions(weights, polygons)
+    return None
 
 
 def _group_options(config: Config) -> GroupOptions | None:
@@ -293,7 +315,10 @@ def _glance_options(config: Config) -> GlanceOptions | None:
     glance = config.answer.glance
     if glance.enabled is False or answer.encode not in NEEDS_TOKENS_ONLY:
         return None
-    keep = KEEP_OVERVIEW if answer.overview == "auto" else answer.overview == "keep"
+    if answer.overview == "auto":
+        keep = KEEP_OVERVIEW
+    else:
+        keep = answer.overview == "keep"
     return GlanceOptions(glance.tokens, glance.every_s, keep)
 
 
@@ -366,7 +391,9 @@ def _detection_address(config: Config, *, paced: bool) -> DetectionAddress | Non
 def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:
     """Return width and height of the source's picture if its frames are scaled, else None."""
     scaled = capture.fit == "resize" or capture.size is not None or capture.max_tiles is not None
-    return (info.width_px, info.height_px) if scaled and min(info.width_px, info.height_px) > 0 else None
+    if scaled and min(info.width_px, info.height_px) > 0:
+        return (info.width_px, info.height_px)
+    return None
 
 
 SCHEDULE_OFF = "schedule-off"
@@ -383,4 +410,6 @@ def _schedule_off(config: Config, info: SourceInfo) -> list[Notice]:
 
 
 def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * NS_PER_S)
+    if seconds is None:
+        return None
+    return round(seconds * NS_PER_S)

@@ -193,7 +193,10 @@ class Replay:
         if isinstance(message, Connect):
             self._model.drop_client(CLIENT)
             self._idle_packets.clear()
-            self._schema = None if message.schema is None else AnswerSchema.parse(message.schema)
+            if message.schema is None:
+                self._schema = None
+            else:
+                self._schema = AnswerSchema.parse(message.schema)
             return
         parts = decompress_arrays(record)
         if isinstance(message, TokenPacketMessage):
@@ -273,7 +276,10 @@ class Replay:
             )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
-        previous = self._previous if self._previous is not None and self._previous.query == message.query else None
+        if self._previous is not None and self._previous.query == message.query:
+            previous = self._previous
+        else:
+            previous = None
         question = ClientQuestion(
             CLIENT, packet, message.query, history=self._history, previous=previous, schema=self._schema
         )
@@ -300,7 +306,9 @@ class Replay:
 
     def _fields_of(self, text: str) -> dict[str, Any] | None:
         with suppress(ValueError):
-            return None if self._schema is None else self._schema.fields_of(text)
+            if self._schema is None:
+                return None
+            return self._schema.fields_of(text)
         return None
 
     def _counted(self, event: Event) -> Event:
@@ -317,7 +325,8 @@ class Replay:
             self._glances += 1
         if isinstance(event, (ReplayedAnswer, ReplayedGlance, ReplayedYesNo)) and not event.same:
             self._differences += 1
-            self._first_s = event.pts_s if self._first_s is None else self._first_s
+            if self._first_s is None:
+                self._first_s = event.pts_s
         return event
 
 

@@ -248,7 +248,10 @@ class Run:
                 backend=self.backend,
                 kernel=self.kernel,
             )
-            verb = "connecting to" if answer.uses_server else "loading"
+            if answer.uses_server:
+                verb = "connecting to"
+            else:
+                verb = "loading"
             yield Notice(code="loading", message=f"{verb} {self._model}")
             try:
                 for event in self._events():
@@ -468,7 +471,10 @@ class RunContinuity:
         """Returns an event with the numbers and times of the whole run; None if it was reported before."""
         if isinstance(event, Notice):
             if event.code in REPORTED_ONCE:
-                once = event.message if event.code == NO_YES_OR_NO else event.code
+                if event.code == NO_YES_OR_NO:
+                    once = event.message
+                else:
+                    once = event.code
                 if once in self._reported:
                     return None
                 self._reported.add(once)
@@ -476,7 +482,8 @@ class RunContinuity:
                 self.backend = "cpu"
         elif isinstance(event, QueryChanged):
             self.pending_query = None
-            self._query = self._query if event.error is not None else event.query
+            if event.error is None:
+                self._query = event.query
         elif isinstance(event, VerdictChanged):
             if event.to == self._verdicts_reported.get(event.watch):
                 return None

@@ -52,7 +52,10 @@ def is_supervised(config: Config) -> bool:
     if config.pipeline.single_process or is_read_once(config.source):
         return False
     live = is_live_address(config.source)
-    restart = live if config.pipeline.restart is None else config.pipeline.restart
+    if config.pipeline.restart is None:
+        restart = live
+    else:
+        restart = config.pipeline.restart
     return restart and (live or config.capture.realtime)
 
 
@@ -111,7 +114,8 @@ def run_session(
             manager = ServiceManager.of_environment(lambda: service_state(monitor))
             if manager is not None:
                 stack.callback(manager.close)
-                sinks = sinks if services else [MonitorSink(monitor), *sinks]
+                if not services:
+                    sinks = [MonitorSink(monitor), *sinks]
         run = make_run(config)
         monitor.follow(run)
         if signals:
@@ -131,7 +135,10 @@ def service_state(monitor: RunMonitor) -> ServiceState:
     """Returns the state of a run for a service manager: ready with the first frame, and alive for as long as frames or
     answers come. A lost source is no reason to restart the run, because the source is opened again."""
     health = monitor.health()
-    status = health.status if health.reason is None else f"{health.status}: {health.reason}"
+    if health.reason is None:
+        status = health.status
+    else:
+        status = f"{health.status}: {health.reason}"
     return ServiceState(status, ready=health.status != "loading", alive=health.status != "stalled")
 
 

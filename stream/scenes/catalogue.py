@@ -246,5 +246,8 @@ def open_scene(name: str) -> Scene | PacedScene:
 
 def _unknown(name: str, names: Sequence[str]) -> SourceNotFound:
     nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean scene:{nearest[0]}?" if nearest else f"there are {', '.join(names)}"
+    if nearest:
+        hint = f"did you mean scene:{nearest[0]}?"
+    else:
+        hint = f"there are {', '.join(names)}"
     return SourceNotFound(f"no scene is called {name!r}; {hint}")

@@ -187,18 +187,26 @@ class SceneObject:
         """Length of its streak behind the centre; 0 when still."""
         if self.movement == "still":
             return 0.0
-        along_px = self.width_px if self.movement in ("left", "right") else self.size_px
+        if self.movement in ("left", "right"):
+            along_px = self.width_px
+        else:
+            along_px = self.size_px
         return 0.5 * along_px + 1.1 * self.size_px
 
     @property
     def noun(self) -> str:
         """A circle's is "circle", a number's "number 42"."""
-        return self.shape if self.number is None else f"number {self.number}"
+        if self.number is None:
+            return self.shape
+        return f"number {self.number}"
 
     @property
     def phrase(self) -> str:
         """ "red circle moves right", without an article."""
-        verb = "stays still" if self.movement == "still" else f"moves {self.movement}"
+        if self.movement == "still":
+            verb = "stays still"
+        else:
+            verb = f"moves {self.movement}"
         return f"{self.colour} {self.noun} {verb}"
 
     def shift(self, dx_px: float, dy_px: float) -> SceneObject:
@@ -213,10 +221,14 @@ class SceneObject:
         top = self.y_px - half_height
         bottom = self.y_px + half_height
         if streak:
-            left = min(left, self.x_px - self.streak_px) if self.movement == "right" else left
-            right = max(right, self.x_px + self.streak_px) if self.movement == "left" else right
-            top = min(top, self.y_px - self.streak_px) if self.movement == "down" else top
-            bottom = max(bottom, self.y_px + self.streak_px) if self.movement == "up" else bottom
+            if self.movement == "right":
+                left = min(left, self.x_px - self.streak_px)
+            if self.movement == "left":
+                right = max(right, self.x_px + self.streak_px)
+            if self.movement == "down":
+                top = min(top, self.y_px - self.streak_px)
+            if self.movement == "up":
+                bottom = max(bottom, self.y_px + self.streak_px)
         return left, top, right, bottom
 
     def visible_share(self, width_px: int, height_px: int) -> float:

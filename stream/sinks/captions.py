@@ -56,7 +56,10 @@ class CueTrack:
         if self._open is not None and self._open.text == text:
             return None
         cue = self._complete(at_ms)
-        self._open = Cue(at_ms, at_ms + OPEN_CUE_MS, text) if text else None
+        if text:
+            self._open = Cue(at_ms, at_ms + OPEN_CUE_MS, text)
+        else:
+            self._open = None
         return cue
 
     def finish(self, end_s: float | None) -> None:
@@ -65,7 +68,10 @@ class CueTrack:
             return
         start_ms = self._open.start_ms
         # seconds are binary fractions: a time may lie this far below the whole millisecond it stands for
-        end_ms = start_ms if end_s is None else math.floor(end_s * 1000 + 0.001)
+        if end_s is None:
+            end_ms = start_ms
+        else:
+            end_ms = math.floor(end_s * 1000 + 0.001)
         self._open = replace(self._open, end_ms=end_ms if end_ms > start_ms else start_ms + OPEN_CUE_MS)
 
     def _complete(self, at_ms: int) -> Cue | None:
@@ -143,7 +149,10 @@ class CaptionSink(Sink):
         self._file.replace_tail(self._tail or 0, "" if cue is None else self._format(cue))
 
     def _format(self, cue: Cue) -> str:
-        text = webvtt_text(cue.text) if self._webvtt else subrip_text(cue.text)
+        if self._webvtt:
+            text = webvtt_text(cue.text)
+        else:
+            text = subrip_text(cue.text)
         mark = "." if self._webvtt else ","
         return f"{self._number}\n{timestamp(cue.start_ms, mark)} --> {timestamp(cue.end_ms, mark)}\n{text}\n\n"
 
@@ -190,7 +199,10 @@ def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:
     picture, which has no end."""
     if before is None:
         return None
-    shown_s = frame.pts_s - before.pts_s if frame.duration_s is None else frame.duration_s
+    if frame.duration_s is None:
+        shown_s = frame.pts_s - before.pts_s
+    else:
+        shown_s = frame.duration_s
     return frame.pts_s + max(0.0, shown_s)
 
 

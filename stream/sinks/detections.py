@@ -31,7 +31,9 @@ class PlacedDetection(NamedTuple):
     def caption(self) -> str:
         """Label over a picture: short, with the score if there is one."""
         label = cut_to(self.label, LABEL_CHARS_SHOWN)
-        return label if self.score is None else f"{label} {self.score:.2f}".strip()
+        if self.score is None:
+            return label
+        return f"{label} {self.score:.2f}".strip()
 
 
 def placed(event: Detections, width: float, height: float) -> list[PlacedDetection]:

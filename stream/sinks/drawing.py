@@ -106,7 +106,10 @@ def draw(overlay: AllocationOverlay, caption: str, note: str, *, dim: bool = Tru
     Returns:
         uint8 RGB [H, W, 3], with even sides.
     """
-    picture = draw_allocation(overlay) if dim else draw_outlines(overlay)
+    if dim:
+        picture = draw_allocation(overlay)
+    else:
+        picture = draw_outlines(overlay)
     if overlay.boxes:
         picture = draw_boxes(picture, overlay.boxes, TRUTH)
     if overlay.detections:
@@ -233,7 +236,10 @@ def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Pi
         left = at % across * (panel_px + GAP_PX)
         top = at // across * (title_px + shown_px + GAP_PX)
         peak = float(layer.values.max(initial=0.0))
-        weight = "" if layer.weight is None else f" × {layer.weight:.2f}"
+        if layer.weight is None:
+            weight = ""
+        else:
+            weight = f" × {layer.weight:.2f}"
         title = letters.wrapped(f"{layer.name}{weight}, up to {peak:.2g}", panel_px - letters.height_px, 1)[0]
         letters.draw(pen, left + letters.height_px // 2, _baseline(letters, top), title, MUTED)
         sheet.paste(Image.fromarray(draw_heat(grey, layer.values, image.shape)), (left, top + title_px))
@@ -267,7 +273,10 @@ def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
     low = 640
     high = 1280
     long_side = max(width_px, height_px)
-    scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
+    if long_side > high:
+        scale = high / long_side
+    else:
+        scale = max(1, math.ceil(low / long_side))
     return max(2, round(width_px * scale / 2) * 2), max(2, round(height_px * scale / 2) * 2)
 
 
@@ -325,7 +334,10 @@ def _outline(
     for index in np.argsort(-sides.prod(axis=1), kind="stable"):
         top, left, bottom, right = edges_px[index].tolist()
         cv2.rectangle(lines, (left, top), (right - 1, bottom - 1), DARK, 1)
-        line = OUTLINES[max(REGION_SHAPES[regions[index, 0]])] if colour is None else colour
+        if colour is None:
+            line = OUTLINES[max(REGION_SHAPES[regions[index, 0]])]
+        else:
+            line = colour
         cv2.rectangle(lines, (left + 1, top + 1), (right - 2, bottom - 2), line, 1)
     cv2.addWeighted(lines, OUTLINE_OPACITY, picture, 1 - OUTLINE_OPACITY, 0, dst=picture)
 

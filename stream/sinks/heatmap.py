@@ -212,7 +212,10 @@ class _LiveFrames:
                 with closing(transport.picture_receiver(self._endpoint)) as receiver:
                     self._draw_all(receiver)
             except (TransportError, OutputError) as error:
-                self._error = error if isinstance(error, OutputError) else OutputFailed(f"no heat map: {error}")
+                if isinstance(error, OutputError):
+                    self._error = error
+                else:
+                    self._error = OutputFailed(f"no heat map: {error}")
 
     def _draw_all(self, receiver: PictureReceiver) -> None:
         request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
@@ -239,7 +242,10 @@ def _overlay_of(inspection: ReadInspection, names: tuple[str, ...]) -> Allocatio
     image = cv2.imdecode(np.frombuffer(inspection.pictures[0], np.uint8), cv2.IMREAD_COLOR)
     shape = inspection.head["rows"], inspection.head["cols"]
     relevance = inspection.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
-    overview = inspection.head["overview"] if inspection.tokens is None else inspection.head["group"]["overview"]
+    if inspection.tokens is None:
+        overview = inspection.head["overview"]
+    else:
+        overview = inspection.head["group"]["overview"]
     return AllocationOverlay(
         image=np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8),
         regions=(inspection.regions if inspection.tokens is None else inspection.tokens[:, :3]).astype(np.int64),
@@ -290,7 +296,9 @@ def picture_file(path: str, width_px: int, height_px: int) -> PictureFile:
 
     Raises OutputError if a video cannot be written there.
     """
-    return _Still(path) if path.lower().endswith(STILL) else _Video(path, width_px, height_px)
+    if path.lower().endswith(STILL):
+        return _Still(path)
+    return _Video(path, width_px, height_px)
 
 
 class _Still:

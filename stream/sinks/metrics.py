@@ -85,7 +85,10 @@ class MetricsServer(Collector):
                 if value is None:
                     continue
                 family = families.setdefault(name, Metric(f"arr_coc_{name}", help_text, kind))
-                sample = f"{family.name}_total" if kind == COUNTER else family.name
+                if kind == COUNTER:
+                    sample = f"{family.name}_total"
+                else:
+                    sample = family.name
                 if isinstance(value, dict):
                     for label, values in value.items():
                         for key, number in values.items():
@@ -150,7 +153,10 @@ class RunMetrics(MetricsServer):
         cameras = {**{name: monitor.health() for name, monitor in self.monitors.items()}, **self._refused}
         healthy = [report.healthy for report in cameras.values()]
         ready = all(healthy) and all(report.ready for report in cameras.values())
-        status = "ok" if all(healthy) else "degraded" if any(healthy) else "failing"
+        if all(healthy):
+            status = "ok"
+        else:
+            status = "degraded" if any(healthy) else "failing"
         return cameras.get(UNNAMED, {"status": status, "cameras": cameras}), any(healthy), ready
 
 

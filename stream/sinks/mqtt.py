@@ -52,7 +52,10 @@ def page_address(output: OutputConfig) -> str | None:
     if output.web is None:
         return None
     host, port = parse_address(output.web)
-    hostname = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):
+        hostname = os.uname().nodename
+    else:
+        hostname = f"[{host}]" if ":" in host else host
     return f"{'http' if output.web_cert is None else 'https'}://{hostname}:{port}"
 
 

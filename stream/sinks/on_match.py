@@ -83,7 +83,10 @@ def commands_of(config: Config) -> dict[str, MatchCommand]:
     for watch in config.watch:
         text = watch.on_match or config.output.on_match
         if text is not None:
-            option = "--on-match" if watch.on_match is None else f"watch {watch.name!r}: on_match"
+            if watch.on_match is None:
+                option = "--on-match"
+            else:
+                option = f"watch {watch.name!r}: on_match"
             commands[watch.name] = MatchCommand.of(text, option)
     return commands
 
@@ -176,7 +179,10 @@ class MatchCommandSink(Sink):
     def _wait(self, process: subprocess.Popen[bytes], mark: str, watch: str) -> None:
         try:
             status = process.wait(self._limit_s)
-            problem = "" if status == 0 else f"ended with status {status}"
+            if status == 0:
+                problem = ""
+            else:
+                problem = f"ended with status {status}"
         except subprocess.TimeoutExpired:
             _kill(process, mark)
             process.wait()

@@ -287,7 +287,10 @@ def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> No
         if file in inputs:
             raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
         if file in paths_by_file:
-            also = "" if path == paths_by_file[file] else f", as {paths_by_file[file]!r} and {path!r}"
+            if path == paths_by_file[file]:
+                also = ""
+            else:
+                also = f", as {paths_by_file[file]!r} and {path!r}"
             raise OutputError(f"output {path!r} is given twice{also}; give each its own file")
         paths_by_file[file] = path
     _check_folders([path for path in paths if is_hls(path)])
@@ -312,8 +315,12 @@ def _file_of(path: str | int) -> object:
     try:
         about = os.stat(path)
     except OSError:
-        return path if isinstance(path, int) else os.path.realpath(path)
-    return (about.st_dev, about.st_ino) if stat.S_ISREG(about.st_mode) else object()
+        if isinstance(path, int):
+            return path
+        return os.path.realpath(path)
+    if stat.S_ISREG(about.st_mode):
+        return (about.st_dev, about.st_ino)
+    return object()
 
 
 def check_suffix(path: str, suffixes: Sequence[str], subject: str, hint: str) -> None:

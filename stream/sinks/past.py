@@ -165,7 +165,10 @@ class PastSink(Sink):
             self._put(ClipFiles(self._run, number, event.picture, event.video))
 
     def _outage(self, event: Outage) -> None:
-        text = f"source lost: {event.reason}" if event.lasted_s is None else f"source back after {event.lasted_s:.0f} s"
+        if event.lasted_s is None:
+            text = f"source lost: {event.reason}"
+        else:
+            text = f"source back after {event.lasted_s:.0f} s"
         self._last = None
         self._moment(event, OUTAGE, text, unix_ms=self._unix_ms())
 

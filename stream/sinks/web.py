@@ -49,7 +49,10 @@ class WebPage:
         access = WebAccess.of(output)
         if len(names) > CAMERAS_MAX:
             raise ConfigError(f"a page shows {CAMERAS_MAX} cameras at most, not {len(names)}; leave --web out")
-        browser_camera = None if output.web_camera is None else BrowserCamera(output.web_camera)
+        if output.web_camera is None:
+            browser_camera = None
+        else:
+            browser_camera = BrowserCamera(output.web_camera)
         past = [*remembered] or [path for path in [output.remember] if path is not None]
         self.cameras = {
             name: PageCamera(

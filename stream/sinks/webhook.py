@@ -65,7 +65,10 @@ class Webhook:
         if parts.scheme not in ("http", "https") or not host or port == 0 or not url.isascii() or " " in url:
             raise ConfigError(f"--webhook {redacted(url)!r} is no address; {EXAMPLE}")
         credentials, _, place = parts.netloc.rpartition("@")
-        basic = base64.b64encode(unquote(credentials).encode()).decode() if credentials else None
+        if credentials:
+            basic = base64.b64encode(unquote(credentials).encode()).decode()
+        else:
+            basic = None
         return cls(parts._replace(netloc=place, fragment="").geturl(), basic, _key(environment.get(SECRET, "")))
 
     @property
@@ -204,7 +207,10 @@ class WebhookSink(Sink):
             self._opener.open(request, timeout=self._reply_limit_s).close()
         except urllib.error.HTTPError as error:
             error.close()
-            hint = " (give the address that it leads to)" if 300 <= error.code < 400 else ""
+            if 300 <= error.code < 400:
+                hint = " (give the address that it leads to)"
+            else:
+                hint = ""
             # refusals after which another attempt may succeed, besides 500 and above
             return f"status {error.code}{hint}", error.code >= 500 or error.code in (408, 425, 429)
         except urllib.error.URLError as error:

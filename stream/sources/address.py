@@ -70,7 +70,9 @@ def camera_of(address: str, platform: str = sys.platform) -> str | None:
         return address
     if os.path.exists(address):
         return None
-    return address if platform in ONE_DESKTOP else f"/dev/video{address}"
+    if platform in ONE_DESKTOP:
+        return address
+    return f"/dev/video{address}"
 
 
 def is_read_once(address: str) -> bool:
@@ -136,7 +138,10 @@ def shown_config(config: Config) -> Config:
     """Return a configuration for logs and recordings: addresses without secrets; a webhook, whose path may be secret,
     and the values of headers as `***`."""
     output = config.output
-    mqtt = None if output.mqtt is None else redacted(output.mqtt)
+    if output.mqtt is None:
+        mqtt = None
+    else:
+        mqtt = redacted(output.mqtt)
     webhook = None if output.webhook is None else HIDDEN
     redacted_output = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
     capture = config.capture.model_copy(update={"headers": dict.fromkeys(config.capture.headers, HIDDEN)})

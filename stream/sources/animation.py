@@ -65,7 +65,10 @@ class AnimationSource(Source):
         part = TimeRange.of(config)
         starts_ns = self._bounds_ns[:-1]
         begin = bisect_left(starts_ns, part.start_ns)
-        end = len(starts_ns) if part.end_ns is None else bisect_left(starts_ns, part.end_ns)
+        if part.end_ns is None:
+            end = len(starts_ns)
+        else:
+            end = bisect_left(starts_ns, part.end_ns)
         if begin >= end:
             raise part.empty(str(path), self._bounds_ns[-1])
         self._places = range(begin, end)[: config.max_frames]

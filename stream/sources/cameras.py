@@ -113,7 +113,9 @@ def read_camera(device: str, open_device: Open) -> Camera | None:
             if flags & VIDEO_CAPTURE:
                 return _with_modes(camera, call)
     except OSError as error:
-        return None if error.errno in (errno.ENOTTY, errno.ENODEV) else Camera(device, "", problem=_problem(error))
+        if error.errno in (errno.ENOTTY, errno.ENODEV):
+            return None
+        return Camera(device, "", problem=_problem(error))
     if flags & VIDEO_CAPTURE_MPLANE:
         return replace(
             camera, problem="it delivers its planes separately, which FFmpeg does not read; use another camera"
@@ -136,7 +138,10 @@ def opened(device: str) -> Iterator[Call]:
 def _describe(device: str, capability: bytearray) -> tuple[Camera, int]:
     """Parse struct v4l2_capability: return the camera, and the capabilities of this device node."""
     driver, card, bus, _, capabilities, device_caps = struct.unpack_from("16s32s32sIII", capability)
-    flags = device_caps if capabilities & DEVICE_CAPS else capabilities
+    if capabilities & DEVICE_CAPS:
+        flags = device_caps
+    else:
+        flags = capabilities
     return Camera(device, _text(card), _text(driver), _text(bus)), flags
 
 
@@ -204,7 +209,10 @@ def _rates(call: Call, fourcc: int, width: int, height: int) -> tuple[tuple[floa
         call, ENUM_FRAMEINTERVALS, lambda index: struct.pack("I", index) + head, 52, "16xI"
     ):
         numbers = struct.unpack_from("6I", structure, 20)
-        intervals = [numbers[:2]] if kind == DISCRETE else [numbers[:2], numbers[2:4]]
+        if kind == DISCRETE:
+            intervals = [numbers[:2]]
+        else:
+            intervals = [numbers[:2], numbers[2:4]]
         rates |= {round(below / above, 3) for above, below in intervals if above and below}
         if kind != DISCRETE:
             return tuple(sorted(rates, reverse=True)), True

@@ -200,7 +200,9 @@ def _size_px(file: BinaryIO) -> tuple[int, int]:
     """Return width and height; the file's position stays behind the signature."""
     head = file.read(16)
     file.seek(len(SIGNATURE))
-    return struct.unpack(">8xII", head) if len(head) == 16 and head[4:8] == b"IHDR" else (0, 0)
+    if len(head) == 16 and head[4:8] == b"IHDR":
+        return struct.unpack(">8xII", head)
+    return (0, 0)
 
 
 def _unfolded_bytes(file: BinaryIO) -> int:
@@ -289,8 +291,14 @@ class TimeRange:
 
         These limits are rounded, so both move earlier by `slack_ns`.
         """
-        start_ns = from_ns + self.start_ns if self.start_ns else max(0, from_ns - slack_ns)
-        end_ns = to_ns - slack_ns if self.end_ns is None else min(from_ns + self.end_ns, to_ns - slack_ns)
+        if self.start_ns:
+            start_ns = from_ns + self.start_ns
+        else:
+            start_ns = max(0, from_ns - slack_ns)
+        if self.end_ns is None:
+            end_ns = to_ns - slack_ns
+        else:
+            end_ns = min(from_ns + self.end_ns, to_ns - slack_ns)
         return TimeRange(start_ns, end_ns, from_ns, to_ns)
 
     def ended_by(self, media_ns: int) -> bool:
@@ -302,7 +310,10 @@ class TimeRange:
         start = _time_text(self.start_ns - self.origin_ns)
         if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
             return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give more --duration")
-        length = "" if length_ns is None else f" (its length is {_time_text(length_ns - self.origin_ns)})"
+        if length_ns is None:
+            length = ""
+        else:
+            length = f" (its length is {_time_text(length_ns - self.origin_ns)})"
         return SourceOver(f"{name} has no frame from {start} on{length}{instead}; give an earlier --start")
 
     @property
@@ -313,14 +324,19 @@ class TimeRange:
 
 def _time_text(media_ns: int) -> str:
     """Return media time as it is given: seconds, from a minute on with a clock's parts."""
-    return f"{media_ns / NS_PER_S:g} s" if media_ns < 60 * NS_PER_S else clock_text(media_ns / NS_PER_S)
+    if media_ns < 60 * NS_PER_S:
+        return f"{media_ns / NS_PER_S:g} s"
+    return clock_text(media_ns / NS_PER_S)
 
 
 def refuse_time_range(config: CaptureConfig, name: str) -> None:
     """Raise ConfigError if a time range is set, for a live source."""
     for key, value in (("start_s", config.start_s), ("duration_s", config.duration_s)):
         if value:
-            instead = "leave it out" if key == "start_s" else "--for ends a run after a time"
+            if key == "start_s":
+                instead = "leave it out"
+            else:
+                instead = "--for ends a run after a time"
             raise ConfigError(f"capture.{key} = {value:g} is for files, and {name} is live; {instead}")
 
 

@@ -88,7 +88,9 @@ def too_large(max_pixels: int) -> str:
 
 def decoding_failure(error: av.FFmpegError, max_pixels: int) -> str:
     """Return the reason that a packet does not decode: FFmpeg's message, unless it is "Invalid argument"."""
-    return too_large(max_pixels) if isinstance(error, av.error.ArgumentError) else error.strerror or str(error)
+    if isinstance(error, av.error.ArgumentError):
+        return too_large(max_pixels)
+    return error.strerror or str(error)
 
 
 def _formats_without(refused: frozenset[str]) -> str:
@@ -289,7 +291,10 @@ def opened_network(
             if headers.follow_no_redirect and error.errno == errno.EIO:
                 target = redirect_of(address, headers, config, left_s)
             if target is None:
-                problem = problem_at(address, config, left_s) if error.errno == errno.EIO else None
+                if error.errno == errno.EIO:
+                    problem = problem_at(address, config, left_s)
+                else:
+                    problem = None
                 raise cannot(
                     name, network_failure(error, took_s, limit_s) if problem is None else FailureAdvice(*problem)
                 ) from error
@@ -309,7 +314,10 @@ def _request_to(
     options = {**network_options(address, config), **address_options(scheme, config), **ffmpeg_options(scheme, config)}
     if scheme in HTTP:
         options |= headers.ffmpeg_options(address)
-    read_s = config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s
+    if scheme in _RESUMABLE:
+        read_s = config.stall_s / 2
+    else:
+        read_s = config.stall_s
     return AddressRequest(address, options, limit_s, read_s, hardware.accelerator, headers)
 
 

@@ -137,7 +137,10 @@ def video_stream(
     streams = video_streams(container)
     if not streams:
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
-        content = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
+        if kinds:
+            content = f"only {' and '.join(kinds)}"
+        else:
+            content = "nothing that moves"
         raise SourceError(f"{name} has no video stream ({content} in it); give a file with pictures")
     if not any(stream.disposition & Disposition.default for stream in streams) and any(
         stream.disposition & _TILE for stream in streams
@@ -160,7 +163,10 @@ def video_stream(
 def _describe(stream: av.video.stream.VideoStream) -> str:
     """Return a short description of a video stream: codec, size, language, title."""
     context = stream.codec_context
-    words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]
+    if context is None:
+        words = ["undecodable"]
+    else:
+        words = [context.name, f"{context.width}x{context.height}"]
     language = stream.metadata.get("language")
     title = stream.metadata.get("title")
     words += [language] if language not in (None, "und") else []
@@ -184,7 +190,9 @@ def origin_of(container: av.container.InputContainer, stream: av.video.stream.Vi
     video_start = (stream.start_time or 0) * (stream.time_base or Fraction(0))
     if abs(video_start - start) <= Fraction(1, AV_TIME_BASE):
         start = video_start
-    return start if start > 0 else min(Fraction(0), video_start)
+    if start > 0:
+        return start
+    return min(Fraction(0), video_start)
 
 
 def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
@@ -314,7 +322,10 @@ class _Loss:
 
     def item(self) -> SkippedItem:
         count = self.last - self.first + 1
-        span = f"packet {self.first}" if count == 1 else f"packets {self.first}-{self.last}"
+        if count == 1:
+            span = f"packet {self.first}"
+        else:
+            span = f"packets {self.first}-{self.last}"
         return SkippedItem(span if self.exact else f"{span} or one just before", self.reason, self.media_ns, count)
 
 
@@ -439,7 +450,10 @@ class VideoDecoder:
         try:
             return self._context.decode(packet)
         except av.FFmpegError as error:
-            media_ns = self._timeline.at_ns(packet.pts) if self._one_thread else None
+            if self._one_thread:
+                media_ns = self._timeline.at_ns(packet.pts)
+            else:
+                media_ns = None
             pts = packet.pts if self._one_thread else None
             reason = decoding_failure(error, self._max_pixels)
             self._losses.lost(self._packets, reason, pts, media_ns, exact=self._one_thread)

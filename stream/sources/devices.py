@@ -129,7 +129,10 @@ def camera_options(config: CaptureConfig, system: CaptureSystem = _LINUX) -> dic
         size, _, pixel_format = config.camera_mode.partition(":")
         options["video_size"] = size
         if pixel_format:
-            option = "vcodec" if system.camera == "dshow" and pixel_format == "mjpeg" else system.format_option
+            if system.camera == "dshow" and pixel_format == "mjpeg":
+                option = "vcodec"
+            else:
+                option = system.format_option
             options[option] = pixel_format
     if config.fps is not None:
         options["framerate"] = f"{config.fps:g}"

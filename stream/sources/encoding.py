@@ -117,8 +117,14 @@ def picture_of(planes: FramePlanes) -> av.VideoFrame:
     width = max(2, planes.width_px & ~1)
     height = max(2, planes.height_px & ~1)
     frame = _frame_of(planes)
-    space = _SPACES[planes.colour.matrix] if planes.layout == "yuv" else Colorspace.ITU601
-    full = planes.colour.full_range if planes.layout == "yuv" else True
+    if planes.layout == "yuv":
+        space = _SPACES[planes.colour.matrix]
+    else:
+        space = Colorspace.ITU601
+    if planes.layout == "yuv":
+        full = planes.colour.full_range
+    else:
+        full = True
     return frame.reformat(
         width,
         height,

@@ -156,12 +156,21 @@ class ContainerSource(Source):
         self._container.close()
 
     def _decode_first(self) -> av.VideoFrame:
-        first = self._first_after_start() if self._part.start_ns else next(self._decoded, None)
+        if self._part.start_ns:
+            first = self._first_after_start()
+        else:
+            first = next(self._decoded, None)
         if first is None:
             losses = self._decoder.lost_after_last()
-            reason = f"{losses[0].what}: {losses[0].reason}" if losses else "it holds none"
+            if losses:
+                reason = f"{losses[0].what}: {losses[0].reason}"
+            else:
+                reason = "it holds none"
             if self._part.start_ns:
-                instead = f", or cannot be decoded from there on ({reason})" if losses else ""
+                if losses:
+                    instead = f", or cannot be decoded from there on ({reason})"
+                else:
+                    instead = ""
                 raise self._part.empty(self._name, None if losses else self._declared_ns, instead)
             raise SourceError(self._nothing_decoded(reason))
         if self._part.ended_by(self._media_ns(first, missing_ns=self._part.start_ns)):
@@ -170,7 +179,10 @@ class ContainerSource(Source):
 
     def _nothing_decoded(self, reason: str) -> str:
         """Return the error message for a source without a single decodable frame, with the remedy."""
-        remedy = SCALE_DOWN if too_large(self._max_pixels) in reason else self._remedy
+        if too_large(self._max_pixels) in reason:
+            remedy = SCALE_DOWN
+        else:
+            remedy = self._remedy
         return f"no frame of {self._name} can be decoded ({reason}); {remedy}"
 
     def _first_after_start(self) -> av.VideoFrame | None:
@@ -226,7 +238,8 @@ class ContainerSource(Source):
     def _duration_ns(self, frame: av.VideoFrame, media_ns: int) -> int:
         """Return the duration of a frame: its packet's or one period, limited to the stream's declared end."""
         duration_ns = int((frame.duration or 0) * (self._stream.time_base or 0) * NS_PER_S)
-        duration_ns = duration_ns if duration_ns > 0 else int(self._timeline.period * NS_PER_S)
+        if duration_ns <= 0:
+            duration_ns = int(self._timeline.period * NS_PER_S)
         if self._declared_ns is not None and self._declared_ns > media_ns:
             duration_ns = min(duration_ns, self._declared_ns - media_ns)
         return duration_ns
@@ -335,7 +348,9 @@ class ReaderSource(ContainerSource):
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """Return losses as for a file; none after a requested stop."""
-        return () if self._reader.stopped else super().trailing_skipped()
+        if self._reader.stopped:
+            return ()
+        return super().trailing_skipped()
 
     def close(self) -> None:
         """Close the container and its reader; yielded frames stay valid."""
@@ -431,11 +446,16 @@ class FileReader(PipeReader):
 def _reader(descriptor: int) -> PipeReader:
     """Return the reader of a descriptor. Raises SourceError if it cannot be read."""
     try:
-        mode = None if descriptor == 0 and sys.stdin is None else os.fstat(descriptor).st_mode
+        if descriptor == 0 and sys.stdin is None:
+            mode = None
+        else:
+            mode = os.fstat(descriptor).st_mode
     except OSError:
         mode = None
     if mode is None or stat.S_ISDIR(mode):
         raise SourceError(f"{NAME} is {'a folder' if mode else 'closed'}; pipe a video into it: cat a.ts | ...")
     if os.isatty(descriptor):
         raise SourceError(f"{NAME} is the terminal; pipe a video into it: cat a.ts | ...")
-    return FileReader(descriptor) if stat.S_ISREG(mode) else PipeReader(descriptor)
+    if stat.S_ISREG(mode):
+        return FileReader(descriptor)
+    return PipeReader(descriptor)

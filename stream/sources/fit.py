@@ -48,7 +48,10 @@ class FrameFitter:
     @classmethod
     def of(cls, config: CaptureConfig) -> FrameFitter:
         """Read the configuration. Raises ConfigError on a size of more than `MAX_SIDE_PX`."""
-        size = None if config.size is None else _parse_size(config.size)
+        if config.size is None:
+            size = None
+        else:
+            size = _parse_size(config.size)
         return cls(config.fit == "resize", size, config.max_tiles)
 
     def apply(
@@ -64,12 +67,17 @@ class FrameFitter:
         target = self.processing_resolution(*display_px)
         if self.resizes_like_qwen(*display_px):
             picture = rgb()
-            reach_px = planes.reach_px if planes.layout == "rgb" else planes.reach_px + CHROMA_PX
+            if planes.layout == "rgb":
+                reach_px = planes.reach_px
+            else:
+                reach_px = planes.reach_px + CHROMA_PX
             if target != native:
                 picture = resize_rgb(picture, target)
                 reach_px = _scaled_reach(reach_px, native, target)
             return FramePlanes("rgb", (picture,), reach_px=reach_px)
-        return planes if target == native else resize_planes(planes, target)
+        if target == native:
+            return planes
+        return resize_planes(planes, target)
 
     def resizes_like_qwen(self, height_px: int, width_px: int) -> bool:
         """Return True if a frame of the given size is prepared as Qwen's processor would."""

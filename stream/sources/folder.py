@@ -73,7 +73,10 @@ def read_picture(path: Path, max_pixels: int) -> tuple[npt.NDArray[np.uint8], in
 
 def reason_of_damage(error: BaseException) -> str:
     """Return a short text of an error in DAMAGED."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror
+    else:
+        reason = str(error)
     return " ".join(reason.split()) or type(error).__name__
 
 
@@ -102,7 +105,10 @@ class FolderSource(Source):
     def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
         """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         self._fit = FrameFitter.of(config)
-        self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
+        if config.fps is None:
+            self._fps = DEFAULT_RATE
+        else:
+            self._fps = Fraction(str(config.fps))
         self._max_frames = config.max_frames
         self._max_pixels = config.max_pixels
         self._clock = clock

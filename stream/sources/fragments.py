@@ -122,7 +122,9 @@ class Fragmenter:
     def close(self) -> Fragment | None:
         """Return the last fragment unless it is empty. Raises av.FFmpegError."""
         self._container.close()
-        return self._cut(self._end_ns, ends_gop=True) if self.started else None
+        if self.started:
+            return self._cut(self._end_ns, ends_gop=True)
+        return None
 
     def _cut(self, end_ns: int, *, ends_gop: bool) -> Fragment | None:
         """Remove and return the data written so far, as the fragment that ends at `end_ns`."""
@@ -185,7 +187,10 @@ def _av1(record: bytes) -> str:
     profile = record[1] >> 5
     level = record[1] & 0x1F
     tier = "H" if record[2] & 0x80 else "M"
-    depth = (12 if record[2] & 0x20 else 10) if record[2] & 0x40 else 8
+    if record[2] & 0x40:
+        depth = 12 if record[2] & 0x20 else 10
+    else:
+        depth = 8
     return f"av01.{profile}.{level:02}{tier}.{depth:02}"
 
 

@@ -47,7 +47,10 @@ class HardwareDecoding:
         self._name = name
         self._has_reported = False
         self._device = self._select(config.decoder)
-        self.accelerator = None if self._device is None else HWAccel(self._device)
+        if self._device is None:
+            self.accelerator = None
+        else:
+            self.accelerator = HWAccel(self._device)
 
     def device_of(self, stream: av.video.stream.VideoStream) -> str | None:
         """Return the device that decodes an opened stream; None for software."""

@@ -149,7 +149,9 @@ def fetched(
                     if reply.status != http.client.OK or reply.read(len(beginning)) != beginning:
                         return None
                     rest = reply.read(REPLY_BYTES_MAX + 1)
-                    return (address, beginning + rest) if len(rest) <= REPLY_BYTES_MAX else None
+                    if len(rest) <= REPLY_BYTES_MAX:
+                        return (address, beginning + rest)
+                    return None
             if headers.follow_no_redirect:
                 return None
             if not same_server(address, target):
@@ -169,7 +171,10 @@ def _reply_of(
     Raises OSError, http.client.HTTPException, or ValueError for an address that cannot be asked for.
     """
     parts = urlsplit(address)
-    tls = context_of("https", config) if parts.scheme == "https" else None
+    if parts.scheme == "https":
+        tls = context_of("https", config)
+    else:
+        tls = None
     place = parts.hostname or "", parts.port or PORTS[parts.scheme]
     connection = (
         TimedConnection(*place, timeout=limit_s)
@@ -193,7 +198,9 @@ def _target_of(reply: http.client.HTTPResponse, address: str) -> str | None:
         return None
     target = urljoin(address, location)
     _ = urlsplit(target).port
-    return target if scheme_of(target) in HTTP and urlsplit(target).hostname else None
+    if scheme_of(target) in HTTP and urlsplit(target).hostname:
+        return target
+    return None
 
 
 def same_server(first: str, second: str) -> bool:

@@ -119,7 +119,10 @@ def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO
     try:
         if not path.is_file():
-            problem = "has no" if folder.is_dir() else "does not exist, so there is no"
+            if folder.is_dir():
+                problem = "has no"
+            else:
+                problem = "does not exist, so there is no"
             raise SourceNotFound(
                 f"{folder} {problem} {INFO}; give the folder of a LeRobot dataset (hf download --repo-type dataset "
                 "OWNER/NAME --local-dir FOLDER)"
@@ -132,7 +135,10 @@ def _info(folder: Path) -> dict[str, Any]:
         raise SourceError(f"{path} cannot be read: {error.strerror}; change its permissions") from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is not JSON; {AGAIN}") from error
-    version = values.get("codebase_version") if isinstance(values, dict) else None
+    if isinstance(values, dict):
+        version = values.get("codebase_version")
+    else:
+        version = None
     if not isinstance(version, str) or not version.startswith("v3."):
         if isinstance(version, str) and version.startswith("v2."):
             remedy = "there each episode is a file: give that, such as videos/chunk-000/CAMERA/episode_000000.mp4"
@@ -162,7 +168,10 @@ def _camera(folder: Path, info: Mapping[str, Any], name: str | None) -> str:
         if len(matches) == 1:
             return matches[0]
         raise SourceNotFound(f"{folder} has no camera {name!r}; there is {names}")
-    pictures = "its pictures lie in tables, which are not read" if "image" in kinds.values() else "it has no cameras"
+    if "image" in kinds.values():
+        pictures = "its pictures lie in tables, which are not read"
+    else:
+        pictures = "it has no cameras"
     raise SourceError(f"{folder} has no videos: {pictures}; give a dataset with videos")
 
 
@@ -171,7 +180,10 @@ def _number(folder: Path, info: Mapping[str, Any], text: str | None) -> int:
     count = info.get("total_episodes")
     if not isinstance(count, int) or count < 1:
         raise SourceError(f"{folder / INFO} counts no episodes; {AGAIN}")
-    episodes = "only episode 0" if count == 1 else f"{counted(count, 'episode')}, 0 to {count - 1}"
+    if count == 1:
+        episodes = "only episode 0"
+    else:
+        episodes = f"{counted(count, 'episode')}, 0 to {count - 1}"
     if text is None:
         if count == 1:
             return 0
@@ -184,7 +196,9 @@ def _number(folder: Path, info: Mapping[str, Any], text: str | None) -> int:
 
 def _fps(info: Mapping[str, Any]) -> float:
     fps = info.get("fps")
-    return float(fps) if isinstance(fps, (int, float)) and 0 < fps <= 1000 else 30.0
+    if isinstance(fps, (int, float)) and 0 < fps <= 1000:
+        return float(fps)
+    return 30.0
 
 
 def _short(key: str) -> str:

@@ -126,7 +126,9 @@ class LiveDecoder:
     def held_back_ns(self) -> int:
         """Time that FFmpeg held the newest picture back because no other followed: it gives it at the end of a read
         that times out, and that picture is no sign of life."""
-        return self._waited_ns if self._waited_ns >= self._read_limit_s * NS_PER_S else 0
+        if self._waited_ns >= self._read_limit_s * NS_PER_S:
+            return self._waited_ns
+        return 0
 
     @property
     def late_ns(self) -> int:
@@ -250,7 +252,10 @@ class ReconnectingReader(ReaderThread):
         # a source at its own pace is read as fast as it is shown, so its arrival says nothing about its clock
         self.timeline.connected(stream.time_base, rate_of(stream), has_times=timed, checks_rate=not self._target.paced)
         hardware = self._target.hardware
-        device = None if hardware is None else hardware.device_of(stream)
+        if hardware is None:
+            device = None
+        else:
+            device = hardware.device_of(stream)
         take = None
         if self._segments is not None:
             self._segments.connect(stream, timed=timed)

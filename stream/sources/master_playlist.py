@@ -64,7 +64,10 @@ class PlaylistOpening:
             except av.error.ArgumentError:
                 self._is_playlist = True
         # half of the time, so that FFmpeg can open what cannot be fetched here
-        address = None if self._is_master is False else self._variant(request, request.open_s / 2)
+        if self._is_master is False:
+            address = None
+        else:
+            address = self._variant(request, request.open_s / 2)
         left_s = max(request.open_s - (time.monotonic() - start_s), 1.0)
         if address is None:
             return self._inner.open(replace(request, open_s=left_s))
@@ -126,7 +129,10 @@ def variants_of(playlist: str, address: str) -> list[tuple[Variant, str]]:
                 continue
             return []
         rate = attributes.get("BANDWIDTH", "")
-        bit_rate = int(rate) if rate.isdecimal() and len(rate) < 16 else 0
+        if rate.isdecimal() and len(rate) < 16:
+            bit_rate = int(rate)
+        else:
+            bit_rate = 0
         variants.append((Variant(len(variants), int(size[1]), int(size[2]), bit_rate), target))
     return variants
 
@@ -150,7 +156,9 @@ def _web_address(base: str, uri: str) -> str | None:
     """Return the URL of a variant; None if it is not on a web server."""
     try:
         target = urljoin(base, uri)
-        return target if scheme_of(target) in HTTP and urlsplit(target).hostname else None
+        if scheme_of(target) in HTTP and urlsplit(target).hostname:
+            return target
+        return None
     except ValueError:
         return None
 

@@ -25,7 +25,9 @@ Floats = npt.NDArray[np.float32]
 def vectors_of(frame: av.VideoFrame) -> MotionVectors | None:
     """Return the motion vectors of a frame, which keep the frame alive."""
     vectors = side_data_of(frame).get(Type.MOTION_VECTORS)
-    return vectors if isinstance(vectors, MotionVectors) else None
+    if isinstance(vectors, MotionVectors):
+        return vectors
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class DecodedVectors:
         future = vectors["source"] > 0
         if future.any() and np.isnan(motion).any():
             motion = np.where(np.isnan(motion), -self._on_tiles(_select(vectors, future), grid), motion)
-        return None if np.isnan(motion).all() else (motion[0], motion[1])
+        if np.isnan(motion).all():
+            return None
+        return (motion[0], motion[1])
 
     def _on_tiles(self, vectors: npt.NDArray[np.void], grid: TileGrid) -> Floats:
         """Return motion since the frame that vectors refer to: float32 [2, rows, cols], NaN in tiles with too little
@@ -94,7 +98,9 @@ class DecodedVectors:
             height, width = width, height
         across = self.width_px / width
         down = self.height_px / height
-        return (x, y, dx, dy) if across == down == 1 else (x * across, y * down, dx * across, dy * down)
+        if across == down == 1:
+            return (x, y, dx, dy)
+        return (x * across, y * down, dx * across, dy * down)
 
 
 def _select(vectors: npt.NDArray[np.void], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:

@@ -76,7 +76,10 @@ class OnvifAddress:
         user, _, password = credentials.partition(":")
         profile = parse_qs(parts.query).get("profile", [None])[0]
         # path of the device service; the same on every camera (ONVIF Core, 5.1.1).
-        path = parts.path if len(parts.path) > 1 else "/onvif/device_service"
+        if len(parts.path) > 1:
+            path = parts.path
+        else:
+            path = "/onvif/device_service"
         port = parts.port or PORTS[HTTP[parts.scheme]]
         return cls(parts.scheme, parts.hostname or "", port, path, profile, unquote(user), unquote(password))
 
@@ -106,7 +109,10 @@ def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
     except SourceError:
         raise
     except SoapRefusal as refusal:
-        failure = CREDENTIALS if refusal.credentials else FailureAdvice(refusal.reason, _CHECK)
+        if refusal.credentials:
+            failure = CREDENTIALS
+        else:
+            failure = FailureAdvice(refusal.reason, _CHECK)
     except TimeoutError:
         failure = too_slow(limit_s)
     except ssl.SSLError as error:
@@ -223,8 +229,14 @@ def _with_credentials(uri: str, target: OnvifAddress, name: str) -> str:
         port = None
     if parts.scheme not in ("rtsp", "rtsps"):
         raise SourceError(f"{name} names no RTSP stream; give the camera's RTSP address, as its manual says")
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    credentials = f"{quote(target.user, safe='')}:{quote(target.password, safe='')}@" if target.user else ""
+    if ":" in target.host:
+        host = f"[{target.host}]"
+    else:
+        host = target.host
+    if target.user:
+        credentials = f"{quote(target.user, safe='')}:{quote(target.password, safe='')}@"
+    else:
+        credentials = ""
     place = f"{credentials}{host}" + (f":{port}" if port else "")
     address = parts._replace(netloc=place, fragment="").geturl()
     check_address(address)

@@ -138,7 +138,10 @@ def _convert(frame: av.VideoFrame) -> FramePlanes:
 def _coded_rgb(frame: av.VideoFrame) -> Plane:
     stand_in = None
     if int(frame.colorspace) not in _SWSCALE_MATRICES:
-        stand_in = Colorspace.BT2020 if colour_of(frame).matrix == "bt2020" else Colorspace.ITU601
+        if colour_of(frame).matrix == "bt2020":
+            stand_in = Colorspace.BT2020
+        else:
+            stand_in = Colorspace.ITU601
     channels, name = (4, "rgba") if may_be_transparent(frame.format) else (3, "rgb24")
     rgb = frame.reformat(format=name, src_colorspace=stand_in, dst_colorspace=stand_in, threads=1)
     samples = _read_only(interleaved_samples_of(rgb.planes[0], channels))
@@ -170,7 +173,10 @@ def _round_to_8_bits(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePl
     planes = []
     for index, plane in enumerate(frame.planes[: 1 if gray else 3]):
         by_maximum = colour.full_range and index == 0
-        scale = 255 / (2**bits - 1) if by_maximum else 1 / 2 ** (bits - 8)
+        if by_maximum:
+            scale = 255 / (2**bits - 1)
+        else:
+            scale = 1 / 2 ** (bits - 8)
         planes.append(np.asarray(cv2.convertScaleAbs(samples_of(plane, bits), alpha=scale), np.uint8))
     return FramePlanes("gray" if gray else "yuv", tuple(planes), colour)
 
@@ -187,7 +193,10 @@ def _sampling(pixel_format: av.VideoFormat) -> str | None:
 
 def same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.VideoFrame:
     """Convert the frame to another YUV format, with its matrix and range unchanged: both sides name the same."""
-    color_range = ColorRange.JPEG if colour.full_range else ColorRange.MPEG
+    if colour.full_range:
+        color_range = ColorRange.JPEG
+    else:
+        color_range = ColorRange.MPEG
     return frame.reformat(
         format=format_name,
         src_colorspace=Colorspace.ITU601,
@@ -210,7 +219,10 @@ def _chroma_would_shift(planes: FramePlanes, orientation: Orientation) -> bool:
 def shown_size(frame: av.VideoFrame, aspect: PixelAspect, orientation: Orientation | None = None) -> tuple[int, int]:
     """Return the (height, width) of a frame as it is shown: upright, in square pixels."""
     swaps_sides = (orientation or Orientation.of(frame)).swaps_sides
-    sides = (frame.width, frame.height) if swaps_sides else (frame.height, frame.width)
+    if swaps_sides:
+        sides = (frame.width, frame.height)
+    else:
+        sides = (frame.height, frame.width)
     return aspect.shown_size(*sides, swaps_sides=swaps_sides)
 
 
@@ -241,7 +253,10 @@ def to_planes(
         reach_px += sdr_reach_px
         if reach_px:
             planes = replace(planes, reach_px=planes.reach_px + reach_px)
-        display_px = None if aspect is None else shown_size(frame, aspect, orientation)
+        if aspect is None:
+            display_px = None
+        else:
+            display_px = shown_size(frame, aspect, orientation)
         planes = fit.apply(planes, partial(rgb_of, picture, orientation), display_px)
     except av.FFmpegError as error:
         raise SourceError(

@@ -48,7 +48,10 @@ class SegmentFolder:
 
     def add(self, fragment: Fragment) -> list[Fragment]:
         """Add a fragment; return the segments that are complete, each as one fragment."""
-        segments = self.end() if self._parts and not fragment.follows(self._parts[-1]) else []
+        if self._parts and not fragment.follows(self._parts[-1]):
+            segments = self.end()
+        else:
+            segments = []
         self._parts.append(fragment)
         length_ns = fragment.pts_ns + fragment.duration_ns - self._parts[0].pts_ns
         longest = length_ns > LONGEST_FRAGMENT_NS - NS_PER_MS
@@ -114,7 +117,10 @@ class SegmentRecorder:
     ) -> None:
         self.fragments: SlotTable[FragmentBytes] = SlotTable(waiting_bytes, len)
         self._segment_ns = round(segment_s * NS_PER_S)
-        self._files = None if folder is None else SegmentFolder(Path(folder), self._segment_ns)
+        if folder is None:
+            self._files = None
+        else:
+            self._files = SegmentFolder(Path(folder), self._segment_ns)
         self._in_memory = in_memory
         self._lock = threading.Lock()
         self._template: av.VideoStream | None = None
@@ -135,7 +141,9 @@ class SegmentRecorder:
     @property
     def dropped_frames(self) -> int:
         """Frames not encoded because the encoder was too slow."""
-        return 0 if self._encoder is None else self._encoder.dropped
+        if self._encoder is None:
+            return 0
+        return self._encoder.dropped
 
     @property
     def dropped_fragments(self) -> int:
@@ -205,7 +213,9 @@ class SegmentRecorder:
         with self._lock:
             segments = tuple(self._segments)
             self._segments = []
-        return dataclasses.replace(frame, segments=segments) if segments else frame
+        if segments:
+            return dataclasses.replace(frame, segments=segments)
+        return frame
 
     def finish(self) -> tuple[MediaSegment, ...]:
         """End the video; return the remaining segments."""
@@ -280,13 +290,21 @@ class SegmentRecorder:
             self._files.begin_track()
 
     def _new_fragmenter(self, template: av.VideoStream | None, size_px: tuple[int, int] = (0, 0)) -> Fragmenter:
-        longest_ns = SENT_FRAGMENT_NS if self._in_memory else LONGEST_FRAGMENT_NS
+        if self._in_memory:
+            longest_ns = SENT_FRAGMENT_NS
+        else:
+            longest_ns = LONGEST_FRAGMENT_NS
         return Fragmenter(template, size_px, longest_ns)
 
     def _coded_size(self) -> tuple[int, int]:
         """Return width and height of the pictures that are currently decoded."""
-        context = None if self._template is None else self._template.codec_context
-        return (0, 0) if context is None else (context.width, context.height)
+        if self._template is None:
+            context = None
+        else:
+            context = self._template.codec_context
+        if context is None:
+            return (0, 0)
+        return (context.width, context.height)
 
     def _add(self, packet: av.Packet) -> None:
         assert self._fragmenter is not None

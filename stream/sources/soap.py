@@ -70,7 +70,10 @@ class SoapClient:
             ssl.SSLError: For an untrusted certificate.
             OSError: If the device does not answer.
         """
-        header = "" if anonymous or not self.user else self._token()
+        if anonymous or not self.user:
+            header = ""
+        else:
+            header = self._token()
         envelope = (
             f'<?xml version="1.0" encoding="utf-8"?><s:Envelope xmlns:s="{ENVELOPE}"><s:Header>{header}</s:Header>'
             f"<s:Body>{body}</s:Body></s:Envelope>"
@@ -183,7 +186,10 @@ def _body(status: int, reply: bytes) -> ElementTree.Element:
     if status == 401:
         raise SoapRefusal("rejects the user name or password", credentials=True)
     envelope = _parse(reply)
-    body = None if envelope is None else envelope.find(f"{{{ENVELOPE}}}Body")
+    if envelope is None:
+        body = None
+    else:
+        body = envelope.find(f"{{{ENVELOPE}}}Body")
     if body is None:
         raise SoapRefusal(f"does not answer as such a device there (HTTP {status})")
     fault = body.find(f"{{{ENVELOPE}}}Fault")

@@ -116,7 +116,10 @@ def read_heif(path: Path, config: CaptureConfig) -> av.VideoFrame:
         try:
             return next(container.decode(stream))
         except (av.FFmpegError, StopIteration) as error:
-            reason = decoding_failure(error, config.max_pixels) if isinstance(error, av.FFmpegError) else "it is empty"
+            if isinstance(error, av.FFmpegError):
+                reason = decoding_failure(error, config.max_pixels)
+            else:
+                reason = "it is empty"
             raise SourceError(f"{path} cannot be decoded ({reason}); {REMEDY}") from error
 
 
@@ -155,7 +158,10 @@ class _Canvas:
         if _changes_chroma(frame, orientation):
             whole_chroma = re.sub(r"4\d\d", "444", frame.format.name)
             frame = same_colour(frame, whole_chroma, colour_of(frame))
-        sides = (frame.height, frame.width) if orientation.swaps_sides else (frame.width, frame.height)
+        if orientation.swaps_sides:
+            sides = (frame.height, frame.width)
+        else:
+            sides = (frame.width, frame.height)
         upright = _like(frame, *sides)
         for target, plane in zip(_planes(upright), _planes(frame), strict=True):
             target[:] = orientation.upright(plane)

@@ -53,7 +53,10 @@ class MediaTimeline:
     ) -> None:
         self._joins_leaps = joins_leaps
         usable = rate is not None and 0 < rate <= MAX_RATE
-        self.rate = rate if rate is not None and usable else DEFAULT_RATE
+        if rate is not None and usable:
+            self.rate = rate
+        else:
+            self.rate = DEFAULT_RATE
         self.period = 1 / self.rate
         self._time_base = time_base if time_base is not None and time_base > 0 else None
         self._origin = origin
@@ -126,7 +129,9 @@ class MediaTimeline:
     def at_ns(self, pts: int | None) -> int | None:
         """Return the media time of a PTS in nanoseconds, without advancing; None if the PTS is unusable."""
         time = self._seconds(pts)
-        return None if time is None or time < 0 else _floor_ns(time)
+        if time is None or time < 0:
+            return None
+        return _floor_ns(time)
 
     def _seconds(self, pts: int | None) -> Fraction | None:
         if pts is None or self._time_base is None:
@@ -178,7 +183,10 @@ class RateCheck:
     def is_off(self, pts_ns: int, now_ns: int) -> bool:
         """Add a frame; return True once the rate is off."""
         late_ns = (now_ns - self._first[1]) - (pts_ns - self._first[0])
-        self._least_ns = late_ns if self._least_ns is None else min(self._least_ns, late_ns)
+        if self._least_ns is None:
+            self._least_ns = late_ns
+        else:
+            self._least_ns = min(self._least_ns, late_ns)
         length_ns = now_ns - self._begin_ns
         if length_ns < RATE_WINDOW_NS:
             return False
@@ -282,7 +290,10 @@ class LiveTimeline:
         self._check = None
         self._arrival = None
         self._time_base = time_base if time_base is not None and time_base > 0 else None
-        usable = rate if rate is not None and 0 < rate <= MAX_RATE else DEFAULT_RATE
+        if rate is not None and 0 < rate <= MAX_RATE:
+            usable = rate
+        else:
+            usable = DEFAULT_RATE
         self._period_ns = int(NS_PER_S / usable)
         self._anchor = None
 
@@ -332,7 +343,9 @@ class LiveTimeline:
         return media_ns
 
     def _pts_ns(self, pts: int | None) -> int | None:
-        return None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
+        if pts is None or self._time_base is None:
+            return None
+        return int(pts * self._time_base * NS_PER_S)
 
     def _without_delay(self, by_clock_ns: int) -> int:
         """Return the media time of the first frame after an outage, which opening has delayed; otherwise that of the
@@ -347,7 +360,10 @@ class LiveTimeline:
         """Follow the PTS from a frame on."""
         self._anchor = pts_ns, media_ns
         self._origin = media_ns, now_ns
-        self._check = RateCheck(pts_ns, now_ns) if self._checks_rate else None
+        if self._checks_rate:
+            self._check = RateCheck(pts_ns, now_ns)
+        else:
+            self._check = None
 
     def _by_arrival(self, origin: tuple[int, int], now_ns: int) -> int:
         """Return the media time of a frame by what has passed since an earlier one, its media time and arrival; at half

@@ -87,7 +87,10 @@ def to_sdr(frame: av.VideoFrame, sampling: str) -> av.VideoFrame:
     luma, u, v = (samples_of(plane, bits) for plane in frame.planes[:3])
     # samples of damaged data may have more bits than the format: a lossless decoder does not limit them
     luma = np.minimum(luma, (1 << bits) - 1)
-    mean = luma if luma.shape == u.shape else cv2.resize(luma, u.shape[::-1], interpolation=cv2.INTER_AREA)
+    if luma.shape == u.shape:
+        mean = luma
+    else:
+        mean = cv2.resize(luma, u.shape[::-1], interpolation=cv2.INTER_AREA)
     converted = _converted(coding, cv2.merge([mean, u, v]), wide_gamut)
     grey = _greys(coding)
     difference = cv2.subtract(np.ascontiguousarray(converted[..., 0]), grey[mean], dtype=cv2.CV_16S)
@@ -117,7 +120,10 @@ class _Coding:
         """Return the affine map of samples (y, u, v) to R'G'B' from 0 to `_STEPS`, [3, 4]."""
         unit = float(1 << (self.bits - 8))
         codes = 256 * unit - 1
-        scale = [codes] * 3 if self.full_range else [219 * unit, 224 * unit, 224 * unit]
+        if self.full_range:
+            scale = [codes] * 3
+        else:
+            scale = [219 * unit, 224 * unit, 224 * unit]
         black = [0 if self.full_range else 16 * unit, 128 * unit, 128 * unit]
         kr, kb = _LUMA.get(self.matrix, (0.299, 0.114))
         kg = 1 - kr - kb

@@ -35,7 +35,10 @@ class Variant:
     bit_rate: int = 0
 
     def __str__(self) -> str:
-        rate = f" at {self.bit_rate / 1e6:.1f} Mbit/s" if self.bit_rate else ""
+        if self.bit_rate:
+            rate = f" at {self.bit_rate / 1e6:.1f} Mbit/s"
+        else:
+            rate = ""
         return f"{self.index}: {self.width_px}x{self.height_px}{rate}"
 
 

@@ -82,7 +82,10 @@ class FrameDecoder:
 
     def _decode(self, header: FrameHeader, data: memoryview) -> av.VideoFrame:
         try:
-            frames = self._jpeg.decode(av.Packet(bytes(data))) if len(data) else []
+            if len(data):
+                frames = self._jpeg.decode(av.Packet(bytes(data)))
+            else:
+                frames = []
         except av.FFmpegError as error:
             self._jpeg = _jpeg_decoder(self._max_pixels)
             raise InvalidFrameMessage(f"its JPEG cannot be decoded: {error.strerror}") from error
@@ -202,7 +205,10 @@ class _Receiver(ReaderThread):
             kind = "PUSH" if self._address.pull else "PUB"
             reason = f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
         else:
-            keys = ", or has other keys" if self._curve is not None else ""
+            if self._curve is not None:
+                keys = ", or has other keys"
+            else:
+                keys = ""
             reason = f"sent nothing within {limit_s:g} s; start the sender, check the address{keys}"
         return SourceError(f"{self._address.name} {reason}")
 
@@ -280,7 +286,10 @@ class _Receiver(ReaderThread):
         # The sender's time if it has the same clock, else the time of arrival. A sender on this machine has the same
         # monotonic clock; a time older than the limit is from another clock.
         sent_ns = header.t_ns if self._same_clock else None
-        captured_ns = sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
+        if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S:
+            captured_ns = sent_ns
+        else:
+            captured_ns = now_ns
         frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, losses)
         self._problem = None
         self._seen_ns = now_ns
@@ -301,7 +310,9 @@ class _Receiver(ReaderThread):
         if before is None or header.seq is None or header.seq <= before:
             return skip_count
         gap = header.seq - before - 1
-        return max(skip_count, gap) if gap <= SEQUENCE_GAP_MAX else skip_count
+        if gap <= SEQUENCE_GAP_MAX:
+            return max(skip_count, gap)
+        return skip_count
 
     def _look_for_loss(self) -> None:
         """Begin an outage if no readable message has come for `capture.stall_s`. Raises SourceError for wrong keys."""
@@ -317,7 +328,10 @@ class _Receiver(ReaderThread):
         if now_ns - self._seen_ns < self._config.stall_s * NS_PER_S:
             return
         silent = f"no frame for {self._config.stall_s:g} s"
-        reason = silent if self._problem is None else f"{silent}, only invalid messages: {self._problem}"
+        if self._problem is None:
+            reason = silent
+        else:
+            reason = f"{silent}, only invalid messages: {self._problem}"
         self._begin_outage(reason)
         self._sequence = None
         self.timeline.connected(Fraction(1, NS_PER_S), None)

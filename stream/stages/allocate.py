@@ -206,7 +206,10 @@ class AllocateStage:
         self._allocator.mark_answered()
         if self._detections is not None:
             self._detections.mark_answered()
-        group_frame = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
+        if self._allocator.group is None:
+            group_frame = None
+        else:
+            group_frame = self._allocator.group.newest_of(self._last)
         if (budget := self._context.budget) is not None and self._last is not None:
             budget.on_request(self._last, None if group_frame is None else group_frame.appended_tokens)
         if self._policy.with_reasons and self._last is not None:
@@ -269,7 +272,10 @@ class AllocateStage:
                 self._emit(frame_events.outage_of(envelope.message))
             elif isinstance(envelope.message, TextureUpdated):
                 slot = envelope.message.motion_slot
-                motion = None if slot is None else self._context.motions.take(slot)
+                if slot is None:
+                    motion = None
+                else:
+                    motion = self._context.motions.take(slot)
                 if not self._control.has_match:
                     self._process_frame(envelope.message, motion)
                 self._texture.offer(Credit())
@@ -348,7 +354,9 @@ class AllocateStage:
 
         def allocated() -> FrameAllocation:
             frame = self._allocator.observe(view, motion, *self._limits(view))
-            return frame.with_regions() if self._tap.needs_regions else frame
+            if self._tap.needs_regions:
+                return frame.with_regions()
+            return frame
 
         return self._or_all_tokens(view, allocated)
 
@@ -385,7 +393,9 @@ class AllocateStage:
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
         """Return the budget of the frame and its most tokens; None for those of the options."""
         budget = self._context.budget
-        return (None, None) if budget is None else budget.limits(view.grid.tiles)
+        if budget is None:
+            return (None, None)
+        return budget.limits(view.grid.tiles)
 
     def _report_failure(self, view: TextureView, error: Exception) -> None:
         """Count an allocation that failed, and report the first one."""
@@ -401,7 +411,10 @@ class AllocateStage:
     ) -> TokenPacket | None:
         if view.stamp != frame.stamp:
             return None
-        packet = None if self._allocator.group is None else self._allocator.group.glance_packet(view, frame, next_place)
+        if self._allocator.group is None:
+            packet = None
+        else:
+            packet = self._allocator.group.glance_packet(view, frame, next_place)
         if packet is None:
             return packets.overview_packet(view, frame.glance_tokens, frame.inputs.plan.overview)
         return packet
@@ -418,7 +431,9 @@ class AllocateStage:
         if self._policy.whole_frames:
             return packets.frame_packet_from(view, frame)
         group = self._allocator.group
-        return packets.packet_from(view, frame) if group is None else group.packet(view, frame, next_place)
+        if group is None:
+            return packets.packet_from(view, frame)
+        return group.packet(view, frame, next_place)
 
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.
@@ -430,7 +445,10 @@ class AllocateStage:
             self._scheduler.finish(last_answer=False)
             return
         stamp = None if self._last is None else self._last.stamp
-        at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
+        if stamp is None:
+            at_s = 0.0
+        else:
+            at_s = stamp.media_ns / NS_PER_S
         self._emit(*frame_events.skipped_events(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s))
         if (notice := frame_events.repaired_times(end)) is not None:
             self._emit(notice)

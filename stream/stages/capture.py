@@ -64,7 +64,10 @@ class CaptureStage:
     def drops(self) -> dict[str, int]:
         """Frames that were replaced before the texture stage took them, that this stage took too late, and that are
         missing in the recorded video."""
-        late = {"capture.late": self._source.dropped_frames} if isinstance(self._source, PollableSource) else {}
+        if isinstance(self._source, PollableSource):
+            late = {"capture.late": self._source.dropped_frames}
+        else:
+            late = {}
         missing = {}
         if self._segments is not None:
             missing = {

@@ -236,7 +236,10 @@ class DetectionFeed:
 
     def _take(self, detections: DetectedBoxes, now_ns: int) -> None:
         """Take a message, unless it is stale, older than the newest, or of an earlier epoch."""
-        age_ns = 0 if detections.unix_ns is None else max(0, self._unix_ns() - detections.unix_ns)
+        if detections.unix_ns is None:
+            age_ns = 0
+        else:
+            age_ns = max(0, self._unix_ns() - detections.unix_ns)
         captured_ns = now_ns - age_ns
         if age_ns > self._hold_ns or captured_ns < max(self._newest_ns, self._epoch_ns):
             return
@@ -252,7 +255,9 @@ class DetectionFeed:
             if weight == 0:
                 counts &= ~points_inside(polygon, middles)
         masks = [points_inside(polygon, middles) for polygon in self._zones.focus]
-        return counts & np.any(masks, axis=0) if masks else counts
+        if masks:
+            return counts & np.any(masks, axis=0)
+        return counts
 
     def _subscriber(self) -> FrameSubscriber:
         return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)

@@ -240,7 +240,10 @@ class GroupWatch:
             return event, []
         answer = with_group(event, group)
         if answer.began:
-            self._snapshots = self._snapshots + 1 if answer.began == "changed" else 0
+            if answer.began == "changed":
+                self._snapshots = self._snapshots + 1
+            else:
+                self._snapshots = 0
         elif answer.group:
             self._snapshots = 0
         if self._snapshots < SNAPSHOTS_REPORTED or self._is_reported:

@@ -167,7 +167,9 @@ class FrameTap:
 
     def tokens_of(self, frame: FrameAllocation) -> int:
         """Return the number of visual tokens that the model reads of a frame."""
-        return frame.tiles if self.policy.all_tiles else frame.tokens
+        if self.policy.all_tiles:
+            return frame.tiles
+        return frame.tokens
 
     def _view_frame(
         self,
@@ -207,10 +209,15 @@ class FrameTap:
         *,
         with_maps: bool = True,
     ) -> InspectedFrame:
-        maps = self._allocator.inspect(view.stamp) if with_maps else None
+        if with_maps:
+            maps = self._allocator.inspect(view.stamp)
+        else:
+            maps = None
         query = self._allocator.question
         inspection = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
-        return inspection if group_frame is None else replace(inspection, group=group_frame)
+        if group_frame is None:
+            return inspection
+        return replace(inspection, group=group_frame)
 
 
 def packed_map(frame: FrameAllocation) -> FrameMap:

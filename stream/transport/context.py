@@ -45,7 +45,10 @@ def keep_record(record: bytes) -> Iterator[None]:
     """Context manager in which this process holds a record, if a folder for it is usable."""
     name = f"{_host()}-{secrets.token_hex(16)}{SUFFIX}"
     with _folder_to_write() as folder:
-        descriptor = None if folder is None else _write_record(folder, name, record)
+        if folder is None:
+            descriptor = None
+        else:
+            descriptor = _write_record(folder, name, record)
         try:
             yield
         finally:
@@ -210,7 +213,10 @@ class SocketDirectory(msgspec.Struct, frozen=True):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 entry = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                expected = stat.S_ISREG if name == self.marker else stat.S_ISSOCK
+                if name == self.marker:
+                    expected = stat.S_ISREG
+                else:
+                    expected = stat.S_ISSOCK
                 if not expected(entry.st_mode) or entry.st_uid != about.st_uid:
                     raise OSError(f"{name} in it is not the program's")
         return names
@@ -274,7 +280,9 @@ class EventReceiver:
 
     def receive(self, timeout_ms: int) -> bytes | None:
         """Return the next encoded event; None if none arrived within the time limit."""
-        return self._socket.recv(NOBLOCK) if self._arrivals.wait(timeout_ms) else None
+        if self._arrivals.wait(timeout_ms):
+            return self._socket.recv(NOBLOCK)
+        return None
 
     def close(self) -> None:
         self._socket.close(linger=0)

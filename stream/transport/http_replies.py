@@ -47,7 +47,10 @@ class _TimedReader(io.RawIOBase):
         self._socket = sock
         self._reader = reader
         limit_s = sock.gettimeout()
-        self._deadline_s = None if limit_s is None else time.monotonic() + limit_s
+        if limit_s is None:
+            self._deadline_s = None
+        else:
+            self._deadline_s = time.monotonic() + limit_s
 
     def readable(self) -> bool:
         return True

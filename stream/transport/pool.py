@@ -110,24 +110,26 @@ class PoolMember:
     @property
     def clients_a_slot(self) -> float:
         """Number of clients per turn that can be served at once."""
-        return 0.0 if self.load is None else self.load.clients / self.load.slots
+        if self.load is None:
+            return 0.0
+        return self.load.clients / self.load.slots
 
     @property
     def label(self) -> str:
         """Address for messages: as given, with the endpoint that a name was resolved to."""
         address = self.server.address
-        return address if address == self.endpoint else f"{address} ({self.endpoint.partition('://')[2]})"
+        if address == self.endpoint:
+            return address
+        return f"{address} ({self.endpoint.partition('://')[2]})"
 
     @property
     def refusal(self) -> str:
         """Message of its refusal, which names it once."""
         problem = str(self.problem)
         names_endpoint = problem.startswith(self.endpoint)
-        return (
-            self.label + problem.removeprefix(self.endpoint)
-            if names_endpoint
-            else f"{self.label} refuses this run: {problem}"
-        )
+        if names_endpoint:
+            return self.label + problem.removeprefix(self.endpoint)
+        return f"{self.label} refuses this run: {problem}"
 
 
 class ServerPool:
@@ -266,7 +268,9 @@ class ServerPool:
             if self._choice == "order" and any(m.group < current.group for m in ready):
                 return "one before it in the list is ready"
             beside = [m for m in ready if self._choice == "spread" or m.group == current.group]
-            return "others have fewer clients" if _has_room_for(load, beside) else None
+            if _has_room_for(load, beside):
+                return "others have fewer clients"
+            return None
 
     def label(self, endpoint: str) -> str:
         """Return a server's address for messages."""
@@ -315,7 +319,9 @@ class ServerPool:
         """Return the error of the first server if every server has refused this run; None if one may accept it."""
         with self._lock:
             problems = [member.problem for member in self._members.values()]
-            return None if self._unresolved or None in problems else next(iter(problems), None)
+            if self._unresolved or None in problems:
+                return None
+            return next(iter(problems), None)
 
     def _order(self, member: PoolMember, now_ns: int) -> tuple[float, ...]:
         group = member.group if self._choice == "order" else 0

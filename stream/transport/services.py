@@ -151,7 +151,10 @@ class RequestServer(SocketThread):
             if public.poll(100):
                 parts = public.recv_multipart()
                 # the client's routing id, then for REQ an empty part; the reply begins with the same parts
-                envelope = parts[:2] if len(parts) > 2 and not parts[1] else parts[:1]
+                if len(parts) > 2 and not parts[1]:
+                    envelope = parts[:2]
+                else:
+                    envelope = parts[:1]
                 public.send_multipart([*envelope, self._reply(parts[-1])])
 
     def close(self) -> None:
@@ -187,7 +190,10 @@ def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: floa
                 raise TransportError(f"{endpoint!r} is not a socket address: {error.strerror}") from error
             client.send(body)
             if not client.poll(round(limit_s * 1000)):
-                keys = "" if curve is None else ", and that it was started with matching keys"
+                if curve is None:
+                    keys = ""
+                else:
+                    keys = ", and that it was started with matching keys"
                 raise TransportError(
                     f"no reply from {endpoint} within {limit_s:g} s; check that a run with --control {endpoint} is "
                     f"in progress{keys}"
@@ -273,7 +279,10 @@ class _PublicSocket(SocketThread):
         topics: Iterable[str] | None,
     ) -> None:
         super().__init__("publisher", zmq.XPUB, endpoint, curve)
-        self._topics = None if topics is None else [topic.encode() for topic in topics]
+        if topics is None:
+            self._topics = None
+        else:
+            self._topics = [topic.encode() for topic in topics]
         self._tick = tick
         self._unknown = 0
         self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in retained_topics}

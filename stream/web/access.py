@@ -87,8 +87,14 @@ class WebAccess:
 
     def address(self, port: int) -> str:
         """Return the page's address for a browser, with the token if the program made it."""
-        host = os.uname().nodename if self.host in ("0.0.0.0", "::") else self.host
-        query = f"/?token={self.token}" if self.made_token else "/"
+        if self.host in ("0.0.0.0", "::"):
+            host = os.uname().nodename
+        else:
+            host = self.host
+        if self.made_token:
+            query = f"/?token={self.token}"
+        else:
+            query = "/"
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}{query}"
 
     def allows_host(self, header: str | None) -> bool:

@@ -137,10 +137,15 @@ class Gate:
             return "origin"
         if scope["path"].startswith("/page/"):
             return None
-        return None if self._access.allows_token(self._token_of(headers)) else "token"
+        if self._access.allows_token(self._token_of(headers)):
+            return None
+        return "token"
 
     async def _refusal(self, scope: Scope, problem: str | None) -> Response | None:
-        token = QueryParams(scope["query_string"]).get("token") if scope["path"] == "/" else None
+        if scope["path"] == "/":
+            token = QueryParams(scope["query_string"]).get("token")
+        else:
+            token = None
         if problem == "host":
             return PlainTextResponse("This page is not served under that name.\n", 421)
         if problem == "origin":
@@ -206,11 +211,15 @@ def make_application(
     def selection_of(connection: HTTPConnection) -> Mapping[str, PageCamera]:
         """Return the camera that a request names with `?camera=NAME`, all cameras if it names none."""
         name = connection.query_params.get("camera")
-        return cameras if name is None else {name: cameras[name]} if name in cameras else {}
+        if name is None:
+            return cameras
+        return {name: cameras[name]} if name in cameras else {}
 
     def microscope_of(connection: HTTPConnection) -> Microscope | None:
         selection = selection_of(connection)
-        return next(iter(selection.values())).microscope if len(selection) == 1 else None
+        if len(selection) == 1:
+            return next(iter(selection.values())).microscope
+        return None
 
     async def page(request: Request) -> Response:
         selection = selection_of(request)

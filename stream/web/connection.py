@@ -52,7 +52,10 @@ async def converse(
 async def send(socket: WebSocket, message: bytes | str) -> bool:
     """Send a message; return False if the viewer has left, or accepts no more."""
     try:
-        coroutine = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
+        if isinstance(message, bytes):
+            coroutine = socket.send_bytes(message)
+        else:
+            coroutine = socket.send_text(message)
         await asyncio.wait_for(coroutine, SEND_LIMIT_S)
     except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
         return False

@@ -343,7 +343,10 @@ class Hub:
 
     def _note_speech(self, event: Event, topic: str) -> None:
         if isinstance(event, AnswerDeltaEvent):
-            before = self._speaking[1] if self._speaking is not None and self._speaking[0] == event.answer else ""
+            if self._speaking is not None and self._speaking[0] == event.answer:
+                before = self._speaking[1]
+            else:
+                before = ""
             self._speaking = event.answer, before + event.text, event.pts_s
         elif topic in ("answer", "cancelled"):
             self._speaking = None
@@ -390,7 +393,10 @@ class Hub:
 
     def _encode(self, topic: str, fields: dict[str, Any]) -> bytes:
         """Return a message, with the camera's name if it has one."""
-        labels = {"camera": self._options.name} if self._options.name else {}
+        if self._options.name:
+            labels = {"camera": self._options.name}
+        else:
+            labels = {}
         return encoded(topic, {**labels, **fields})
 
 

@@ -100,7 +100,9 @@ class Microscope(PictureRequests):
 
     def _due_s(self) -> float | None:
         # A source holds one request: a frame's would take the place of the picture's.
-        return 0.0 if self._waiting and self._of_picture is None else None
+        if self._waiting and self._of_picture is None:
+            return 0.0
+        return None
 
     def _request(self, now_s: float) -> PictureRequest:
         levels = known_levels(level for levels in self._waiting.values() for level in levels)

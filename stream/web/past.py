@@ -179,7 +179,10 @@ def _reply(search: Search, spans: int, readers: Sequence[PastReader]) -> dict[st
 def _moment_fields(file: int, moment: FoundMoment) -> dict[str, Any]:
     """Return a moment for viewers: with the address of its picture, and without what only files need."""
     values = asdict(moment)
-    picture = f"/past/{file}/{moment.id}.jpg" if moment.picture else None
+    if moment.picture:
+        picture = f"/past/{file}/{moment.id}.jpg"
+    else:
+        picture = None
     for name in ("id", "source", "run", "frame_index", "start_s", "fields"):
         del values[name]
     return {"key": f"{file}/{moment.id}", **values, "picture": picture}

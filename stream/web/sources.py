@@ -126,7 +126,10 @@ class SourceChooser:
         self.on_change: Callable[[], None] = lambda: None
         self._free = free
         self._find_cameras = find_cameras
-        devices = [OfferedSource("browser", "this browser’s camera", BROWSER)] if browser else []
+        if browser:
+            devices = [OfferedSource("browser", "this browser’s camera", BROWSER)]
+        else:
+            devices = []
         self._fixed = [*sources, *devices, *scene_sources()]
         self._cameras: list[OfferedSource] = []
         self._lock = threading.Lock()
@@ -245,8 +248,14 @@ class SourceChooser:
             self._state = "idle"
             if current is not None and not self._left:
                 address = current.source.address
-                self._error = None if error is None else printable_span(scrubbed(error, address))
-                self._remark = None if remark is None else f"{current.source.name}: {remark}"
+                if error is None:
+                    self._error = None
+                else:
+                    self._error = printable_span(scrubbed(error, address))
+                if remark is None:
+                    self._remark = None
+                else:
+                    self._remark = f"{current.source.name}: {remark}"
         self.on_change()
 
     def _want(self, source: OfferedSource) -> None:

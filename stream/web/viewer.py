@@ -151,7 +151,9 @@ class Viewer:
 
     def due_s(self) -> float | None:
         """Return when the viewer wants the next picture; None if it is not ready for one."""
-        return self._next_s if self.credits > 0 and self._picture is None else None
+        if self.credits > 0 and self._picture is None:
+            return self._next_s
+        return None
 
     def show(self, picture: bytes, now_s: float) -> bool:
         """Queue a picture for the viewer, if it is ready for one; return whether it is."""

@@ -196,7 +196,9 @@ def call(name: str, *arguments: Any) -> Any:
         raise BackendMissing(f"the CUDA driver has no {name}", f"update it to {OLDEST_DRIVER} or newer") from error
     if status:
         raise failure(name, status.name)
-    return results[0] if len(results) == 1 else (tuple(results) or None)
+    if len(results) == 1:
+        return results[0]
+    return tuple(results) or None
 
 
 def failure(name: str, reason: str) -> StoreError:
@@ -446,7 +448,10 @@ def device_by_uuid(uuid: bytes) -> CudaDevice | None:
 def _uuid(index: int) -> bytes:
     # Of two parts of a GPU (MIG), the first version gives the GPU's; since CUDA 13 the name is the second version's.
     second = "cuDeviceGetUuid_v2"
-    name = second if hasattr(bindings(), second) else "cuDeviceGetUuid"
+    if hasattr(bindings(), second):
+        name = second
+    else:
+        name = "cuDeviceGetUuid"
     return bytes(call(name, call("cuDeviceGet", index)).bytes)
 
 

@@ -56,7 +56,10 @@ class SharedMemory:
 
         Raise BackendMissing or DeviceLost if the device has no such memory.
         """
-        self._device = find_device() if device is None else device_at(device)
+        if device is None:
+            self._device = find_device()
+        else:
+            self._device = device_at(device)
         self.gpu = self._device.uuid
         self._export: _Export | None = None
         self._take(FIRST_REGIONS)

@@ -241,7 +241,10 @@ def _texture_object(array: Any, resources: ExitStack, blended: bool) -> int:
     point = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT
     linear = cuda.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
     descriptor.filterMode = descriptor.mipmapFilterMode = linear if blended else point
-    descriptor.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
+    if blended:
+        descriptor.flags = NORMALISED
+    else:
+        descriptor.flags = NORMALISED | AS_INTEGERS
     descriptor.minMipmapLevelClamp = 0.0
     descriptor.maxMipmapLevelClamp = float(LEVELS - 1)
     texture = call("cuTexObjectCreate", resource, descriptor, None)
@@ -309,7 +312,10 @@ class HostMirror:
         Raises DeviceLost if the device failed.
         """
         with self._fetch_lock:
-            stale = self._fine_stale if level == 0 else self._coarse_stale
+            if level == 0:
+                stale = self._fine_stale
+            else:
+                stale = self._coarse_stale
             if stale.any():
                 self._bring(np.argwhere(stale), 0 if level == 0 else 1)
                 stale[:] = False

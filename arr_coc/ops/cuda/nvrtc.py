@@ -60,7 +60,9 @@ def _call(library: Any, name: str, *arguments: Any) -> Any:
     status, *results = getattr(library, name)(*arguments)
     if status:
         raise StoreError(f"{name} failed ({status.name})")
-    return results[0] if len(results) == 1 else (tuple(results) or None)
+    if len(results) == 1:
+        return results[0]
+    return tuple(results) or None
 
 
 def _text(library: Any, program: Any, kind: str) -> bytes:

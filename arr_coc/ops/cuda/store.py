@@ -53,7 +53,10 @@ class CudaStore(BaseTextureStore):
         """Raise BackendMissing without a CUDA device, its driver or torch with CUDA, or if it has no textures of this
         size; DeviceLost if the device has no memory for the texture.
         """
-        self._device = find_device() if index is None else device_at(index)
+        if index is None:
+            self._device = find_device()
+        else:
+            self._device = device_at(index)
         self._thresholds = thresholds
         self._packer = TilePacker()
         self._device.check_size(fmt.grid.padded_width_px, fmt.grid.padded_height_px)
@@ -121,7 +124,10 @@ class CudaStore(BaseTextureStore):
         """
         self._check_not_freed()
         device_frame = DeviceFrame.of(frame, self.format, self._device)
-        dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
+        if self._begins(stamp):
+            dirty = np.ones(self.grid.shape, bool)
+        else:
+            dirty = difference.dirty
         with self._writing():
             if dirty.any():
                 self._uploader.write(device_frame, dirty)

@@ -138,7 +138,10 @@ class UploadRing:
         Raises DeviceLost if the device takes too long.
         """
         assert 0 < nbytes <= self.capacity, f"{nbytes} bytes do not fit into a ring of {self.capacity}"
-        start = self._end if self._end + nbytes <= self.capacity else 0
+        if self._end + nbytes <= self.capacity:
+            start = self._end
+        else:
+            start = 0
         end = start + nbytes
         while len(self._in_flight) >= MOST_IN_FLIGHT or self._in_use(start, end):
             fence = self._in_flight[0][2]

@@ -66,8 +66,14 @@ def _list_devices(library: GlLibrary) -> list[tuple[bool, DisplayCandidate]]:
     devices = []
     for index in range(count.value):
         names = (eglQueryDeviceStringEXT(handles[index], library.egl.EGL_EXTENSIONS) or b"").split()
-        cuda = _cuda_number(handles[index]) if b"EGL_NV_device_cuda" in names else None
-        label = f"device {index}" if cuda is None else f"device {index} (CUDA {cuda})"
+        if b"EGL_NV_device_cuda" in names:
+            cuda = _cuda_number(handles[index])
+        else:
+            cuda = None
+        if cuda is None:
+            label = f"device {index}"
+        else:
+            label = f"device {index} (CUDA {cuda})"
         devices.append(
             (
                 b"EGL_MESA_device_software" in names,
@@ -313,7 +319,10 @@ def find_device(cuda: int | None = None) -> GlDevice:
             return GlDevice(library, choice)
         except BackendMissing as error:
             failures.append(str(error))
-    requirement = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"
+    if cuda is None:
+        requirement = "OpenGL 4.5"
+    else:
+        requirement = f"OpenGL 4.5 on CUDA device {cuda}"
     raise BackendMissing(f"texture.backend = gl finds no {requirement} ({'; '.join(failures) or 'no display'})", REMEDY)
 
 

@@ -101,7 +101,10 @@ def _compiled(device: GlDevice, kernel: str, text: str) -> int:
 
 
 def _refused(device: GlDevice, kernel: str, log: Any) -> BackendMissing:
-    text = log.decode(errors="replace") if isinstance(log, bytes) else str(log)
+    if isinstance(log, bytes):
+        text = log.decode(errors="replace")
+    else:
+        text = str(log)
     reason = (text.strip().splitlines() or ["no reason given"])[0]
     return BackendMissing(
         f"{device.renderer} does not compile {kernel}.comp ({reason})",
@@ -154,7 +157,10 @@ class TileTexture(GlResource):
         Raises:
             DeviceLost: The device failed.
         """
-        copies = self.device.software if copy_level0 is None else copy_level0
+        if copy_level0 is None:
+            copies = self.device.software
+        else:
+            copies = copy_level0
         with self.device.current():
             self.order()
             self.order_draws()

@@ -100,7 +100,9 @@ def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[R
     """The rectangles, or the box around them if that costs less; a rectangle's cost is in tiles, beside its own."""
     box = box_around(rectangles)
     separate_cost = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
-    return (box,) if separate_cost > rectangle_cost + area(box) else rectangles
+    if separate_cost > rectangle_cost + area(box):
+        return (box,)
+    return rectangles
 
 
 TEXEL_BYTES = 4

@@ -312,7 +312,10 @@ class BaseTextureStore(TextureStore):
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
         self._check(planes)
-        dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
+        if self._begins(stamp):
+            dirty = np.ones(self.grid.shape, bool)
+        else:
+            dirty = difference.dirty
         with self._writing():
             if dirty.any():
                 self._update_levels(planes, dirty)
@@ -321,7 +324,10 @@ class BaseTextureStore(TextureStore):
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
-        limit_ms = self._lease_timeout_ms if timeout_ms is None else timeout_ms
+        if timeout_ms is None:
+            limit_ms = self._lease_timeout_ms
+        else:
+            limit_ms = timeout_ms
         with self._using(), self._leases.reading(limit_ms):
             if self._stamp is None:
                 raise StoreError("the texture holds no frame yet; write one before reading")

@@ -87,14 +87,19 @@ def kernel_or_none() -> ctypes.CDLL | None:
 
 def kernel_threads() -> int:
     """Number of threads that share the tiles of a frame: half of the cores, because others decode and choose."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return max(1, min(cores // 2, 4))  # more add little: memory is what the kernel waits for
 
 
 def kernel_in_use() -> str:
     """The instruction set that textures in host memory use, "reference" if it is not the compiled kernel."""
     kernel = kernel_or_none()
-    return "reference" if kernel is None else kernel.tiles_set().decode()
+    if kernel is None:
+        return "reference"
+    return kernel.tiles_set().decode()
 
 
 def kernel_remedy() -> str | None:

@@ -51,10 +51,16 @@ class PlaneFormat:
             if plane.dtype != np.uint8:
                 raise ShapeError(f"planes hold uint8 samples, got {plane.dtype}")
         first = planes.planes[0]
-        expected_shape = (*first.shape[:2], 3) if planes.layout == "rgb" else first.shape[:2]
+        if planes.layout == "rgb":
+            expected_shape = (*first.shape[:2], 3)
+        else:
+            expected_shape = first.shape[:2]
         if first.shape != expected_shape or first.size == 0:
             raise ShapeError(f"layout {planes.layout} does not fit a plane of shape {first.shape}")
-        subsampling = _subsampling(planes) if planes.layout == "yuv" else (1, 1)
+        if planes.layout == "yuv":
+            subsampling = _subsampling(planes)
+        else:
+            subsampling = (1, 1)
         return cls(planes.layout, first.shape[0], first.shape[1], subsampling, planes.colour)
 
     @property
@@ -63,7 +69,9 @@ class PlaneFormat:
 
     def steps(self) -> tuple[tuple[int, int], ...]:
         """For each plane, how many texels one of its samples spans: (vertically, horizontally)."""
-        return ((1, 1), self.subsampling, self.subsampling) if self.layout == "yuv" else ((1, 1),)
+        if self.layout == "yuv":
+            return ((1, 1), self.subsampling, self.subsampling)
+        return ((1, 1),)
 
 
 def _subsampling(planes: FramePlanes) -> tuple[int, int]:

@@ -40,7 +40,10 @@ def rgb_matrix(colour: Colour) -> npt.NDArray[np.float64]:
     """float64 [3, 4]: (y, u, v, 1) of 0..255 to (r, g, b) of 0..255."""
     kr, kb = KR_KB[colour.matrix]
     kg = 1 - kr - kb
-    scale = (1.0, 1.0, 1.0) if colour.full_range else (255 / 219, 255 / 224, 255 / 224)
+    if colour.full_range:
+        scale = (1.0, 1.0, 1.0)
+    else:
+        scale = (255 / 219, 255 / 224, 255 / 224)
     linear = np.array(
         [
             [1, 0, 2 * (1 - kr)],

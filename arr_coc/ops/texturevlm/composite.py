@@ -93,7 +93,10 @@ def _picture(image: Picture) -> Plane:
 
 
 def _relevance(relevance: npt.NDArray[np.floating] | torch.Tensor, grid: TileGrid) -> npt.NDArray[np.float32]:
-    array = relevance.detach().cpu().float().numpy() if isinstance(relevance, torch.Tensor) else relevance
+    if isinstance(relevance, torch.Tensor):
+        array = relevance.detach().cpu().float().numpy()
+    else:
+        array = relevance
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         raise ShapeError(f"relevance is an array or tensor of numbers, got {type(relevance).__name__}")
     rows, cols = array.shape if array.ndim == 2 and array.size else (1, 0)

@@ -67,7 +67,10 @@ def sample_foveated(
         BudgetError: `num_patches` below 1.
         ShapeError, NonFiniteError: pictures or fixations of another shape or kind.
     """
-    texture = image if isinstance(image, Texture) else Texture(image)
+    if isinstance(image, Texture):
+        texture = image
+    else:
+        texture = Texture(image)
     fixations, layers = _fixations(texture, fixation_point)
     if not (math.isfinite(cortical_magnification) and cortical_magnification >= 1):
         raise OptionError(f"cortical_magnification is a finite number of at least 1, got {cortical_magnification!r}")
@@ -136,7 +139,8 @@ def _fixations(texture: Texture, fixation: torch.Tensor | Sequence[float]) -> tu
             f"a fixation point lies in [0, 1] of the picture, got {points.detach().cpu().tolist()}",
             "bring it there by torch.sigmoid or .clamp(0, 1)",
         )
-    points = points.expand(texture.layers, 2) if points.ndim == 1 else points
+    if points.ndim == 1:
+        points = points.expand(texture.layers, 2)
     if texture.layers not in (1, len(points)):
         raise ShapeError(f"there are {texture.layers} pictures and {len(points)} fixation points; give one for each")
     layers = torch.arange(len(points), device=points.device)

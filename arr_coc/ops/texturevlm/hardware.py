@@ -35,7 +35,9 @@ class HardwareTexture:
         if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8 or image.ndim != 3:
             return None
         try:
-            return cls(image) if find_device().place == image.device else None
+            if find_device().place == image.device:
+                return cls(image)
+            return None
         except BackendMissing:
             return None
 

@@ -133,7 +133,10 @@ class Texture:
         self._single = image.ndim == 3
         self._chain = PackedMipChain(image[None] if self._single else image)
         dtype = self._chain.texels.dtype
-        self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        if dtype == torch.float64:
+            self._dtype = torch.float64
+        else:
+            self._dtype = torch.float32
         if not 0 <= tolerance <= 1:
             raise OptionError(
                 f"tolerance, the error of a sample as a share of the range, lies in [0, 1], got {tolerance}"
@@ -164,7 +167,9 @@ class Texture:
     def levels(self) -> tuple[torch.Tensor, ...]:
         """The finest first: [3, h, w], or [layers, 3, h, w] of an array. Views, strided as the texels lie."""
         levels = tuple(self._chain.level(level) for level in range(LEVELS))
-        return tuple(level[0] for level in levels) if self._single else levels
+        if self._single:
+            return tuple(level[0] for level in levels)
+        return levels
 
     def gather(self, regions: torch.Tensor, layer: Layer = 0) -> torch.Tensor:
         """Return the pixels of regions, as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.

@@ -92,14 +92,23 @@ class VideoStream:
         with the first frame BackendMissing if the backend cannot run here.
         """
         if isinstance(frame, torch.Tensor) and (on_device := self._store_of(frame)) is not None:
-            difference = on_device.compare_tensor(frame) if delta_only else Difference.everywhere(self.grid)
+            if delta_only:
+                difference = on_device.compare_tensor(frame)
+            else:
+                difference = Difference.everywhere(self.grid)
             self._pending = frame, difference
             return difference
         if not isinstance(frame, (FramePlanes, np.ndarray)):
             frame = to_rgb(frame)
-        planes = frame if isinstance(frame, FramePlanes) else FramePlanes("rgb", (frame,))
+        if isinstance(frame, FramePlanes):
+            planes = frame
+        else:
+            planes = FramePlanes("rgb", (frame,))
         store = self._store_for(PlaneFormat.of(planes))
-        difference = store.compare(planes) if delta_only else Difference.everywhere(self.grid)
+        if delta_only:
+            difference = store.compare(planes)
+        else:
+            difference = Difference.everywhere(self.grid)
         self._pending = planes, difference
         return difference
 

@@ -217,5 +217,8 @@ class CapturedStep:
         self._steps += 1
         place = self._steps % len(self._choices)
         self._choices[place, : len(graph.choices)].copy_(graph.choices, non_blocking=True)
-        arrival = torch.cuda.current_stream(graph.choices.device).record_event() if self._cuda else None
+        if self._cuda:
+            arrival = torch.cuda.current_stream(graph.choices.device).record_event()
+        else:
+            arrival = None
         return _AheadStep(place, arrival, queries, states)

@@ -41,7 +41,10 @@ def encode_packed(qwen: QwenVL, packets: Sequence[TokenPacket]) -> list[EncodedF
 
 def _groups(qwen: QwenVL, packets: Sequence[TokenPacket]) -> Iterator[list[int]]:
     """Yield indices of packets to encode together, two or more, of one grid and within the limit of regions."""
-    most = CPU_REGIONS if qwen.vision_device.type == "cpu" else GPU_REGIONS
+    if qwen.vision_device.type == "cpu":
+        most = CPU_REGIONS
+    else:
+        most = GPU_REGIONS
     for grid in dict.fromkeys(packet.grid for packet in packets):
         group: list[int] = []
         regions = 0

@@ -332,7 +332,10 @@ class _SlotRecurrence:
     def __call__(self, number: int, layer: Any, entering: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Recur`."""
         states = [layers[number].require_state() for layers in self._states]
-        self._batch = states[0] if len(states) == 1 else self._joined(states)
+        if len(states) == 1:
+            self._batch = states[0]
+        else:
+            self._batch = self._joined(states)
         mixed: torch.Tensor = layer(hidden_states=entering[:, None], cache_params=self)
         if len(states) > 1:
             for row, state in enumerate(states):

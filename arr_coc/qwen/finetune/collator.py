@@ -65,7 +65,10 @@ class AnswerCollator:
             ("question", example.get("question")),
             ("answer", example.get("answer")),
         ):
-            wrong = value is None if name == "image" else not isinstance(value, str) or not value.strip()
+            if name == "image":
+                wrong = value is None
+            else:
+                wrong = not isinstance(value, str) or not value.strip()
             if wrong:
                 raise OptionError(
                     f"example {index} has no {name}; an example has image (or images), question and answer, got "

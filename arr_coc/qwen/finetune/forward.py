@@ -98,7 +98,10 @@ class BatchInputs:
         for labels without a token to learn."""
         ids = self.input_ids
         if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point() or 0 in ids.shape:
-            kind = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
+            if isinstance(ids, torch.Tensor):
+                kind = f"{ids.dtype} {list(ids.shape)}"
+            else:
+                kind = type(ids).__name__
             raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {kind}")
         for name in ("attention_mask", "labels", "question_mask"):
             tensor = getattr(self, name)
@@ -113,24 +116,28 @@ class BatchInputs:
         if self.labels is not None:
             targets = self.labels[self.labels != IGNORED]
             if not len(targets) or not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
-                span = f"{int(targets.min())} to {int(targets.max())}" if len(targets) else f"only {IGNORED}"
+                if len(targets):
+                    span = f"{int(targets.min())} to {int(targets.max())}"
+                else:
+                    span = f"only {IGNORED}"
                 raise OptionError(f"labels must be token ids, or {IGNORED} for tokens that are not learned, got {span}")
         return self
 
     @property
     def token_mask(self) -> torch.Tensor:
         """bool [B, S]: False for padding."""
-        return (
-            torch.ones_like(self.input_ids, dtype=torch.bool)
-            if self.attention_mask is None
-            else self.attention_mask.bool()
-        )
+        if self.attention_mask is None:
+            return torch.ones_like(self.input_ids, dtype=torch.bool)
+        return self.attention_mask.bool()
 
     def questions(self, qwen: QwenVL, places: Sequence[PicturePlace]) -> list[torch.Tensor]:
         """Return the token ids int64 [Lq] of the question about each picture; tokens with labels are part of it only if
         `question_mask` includes them."""
         if self.question_mask is None:
-            mask = self.token_mask if self.labels is None else self.token_mask & (self.labels == IGNORED)
+            if self.labels is None:
+                mask = self.token_mask
+            else:
+                mask = self.token_mask & (self.labels == IGNORED)
             return question_ids(qwen, self.input_ids, mask, places)
         mask = self.question_mask.bool() & self.token_mask
         return [self.input_ids[place.sequence, mask[place.sequence]] for place in places]
@@ -177,18 +184,19 @@ class BatchedForward:
         layout = lay_out(inputs.token_mask.cpu(), places, regions).to(qwen.device)
         _check_length(layout.source.shape[1], qwen.max_context_tokens)
         logits = self._logits(inputs.input_ids, tokens, choices, layout)
-        loss = (
-            None
-            if inputs.labels is None
-            else self._loss(logits, layout.gather_labels(inputs.labels.to(qwen.device), IGNORED))
-        )
+        if inputs.labels is None:
+            loss = None
+        else:
+            loss = self._loss(logits, layout.gather_labels(inputs.labels.to(qwen.device), IGNORED))
         return ARRCOCModelOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
 
     def _pictures(self, inputs: BatchInputs) -> list[ModelPicture]:
         prep = self._qwen.preprocessing
         if inputs.pixel_values is not None:
             return unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
-        return [] if inputs.images is None else pictures_of(inputs.images, prep)
+        if inputs.images is None:
+            return []
+        return pictures_of(inputs.images, prep)
 
     def _choices(self, pictures: Sequence[ModelPicture], questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
         """Return the allocator's choice for every picture; pictures of one size are a batch."""
@@ -253,7 +261,10 @@ class BatchedForward:
         """Return one picture's tokens [K, D] for the language model, with their gradient to relevance."""
         if self._encode == "full":
             return tokens
-        factor = choice.relevance.flatten() if self._encode == "weighted" else 1 + choice.presence
+        if self._encode == "weighted":
+            factor = choice.relevance.flatten()
+        else:
+            factor = 1 + choice.presence
         if self._encode == "prune":
             all_regions = grid_regions(picture.grid, tokens.embeds.device)
             frame = EncodedFrame(tokens.map(lambda rows: rows[None]), all_regions[None], picture.grid)

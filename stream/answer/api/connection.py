@@ -282,7 +282,10 @@ class ApiConnection:
                 "/v1, so correct the one after --api"
             )
         if status in KEY_REFUSED:
-            refusal = "refuses the key" if self.address.key is not None else "wants a key"
+            if self.address.key is not None:
+                refusal = "refuses the key"
+            else:
+                refusal = "wants a key"
             return ConfigError(f"{base} {refusal} ({status}); put the right one into the key's environment variable")
         message = self._quote(message_in(text) or response.reason_phrase)
         if status == 404 and "model" not in message.lower():
@@ -307,7 +310,9 @@ class ApiConnection:
         line = " ".join(replace_surrogates(text).split())
         if self.address.key is not None:
             line = line.replace(self.address.key, "…")
-        return line if len(line) <= QUOTED_CHARS_MAX else f"{line[: QUOTED_CHARS_MAX - 1]}…"
+        if len(line) <= QUOTED_CHARS_MAX:
+            return line
+        return f"{line[: QUOTED_CHARS_MAX - 1]}…"
 
 
 class ChatStream:
@@ -353,7 +358,10 @@ class ChatStream:
         limits = self._connection.limits
         if now_s - self._began_s > limits.whole_s:
             raise self._connection.note_loss(f"no end of the answer within {limits.whole_s:g} s")
-        limit_s = limits.next_s if self._heard_text else limits.first_s
+        if self._heard_text:
+            limit_s = limits.next_s
+        else:
+            limit_s = limits.first_s
         if now_s - self._heard_s > limit_s:
             raise self._connection.note_loss(f"no {'more ' if self._heard_text else ''}text within {limit_s:g} s")
 
@@ -391,7 +399,9 @@ def _pause_s(response: httpx2.Response) -> float | None:
         wanted_s = float(response.headers.get("retry-after", ""))
     except ValueError:
         return None
-    return min(wanted_s, RETRY_AFTER_MAX_S) if wanted_s >= 0 else None
+    if wanted_s >= 0:
+        return min(wanted_s, RETRY_AFTER_MAX_S)
+    return None
 
 
 def _reason(error: Exception) -> str:

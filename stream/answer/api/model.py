@@ -234,7 +234,10 @@ class ApiAnswerModel:
         else:
             body = self._answer_body(frames, question)
         probes = self._unsure and self._answer.api.picture == "tokens"
-        sent_body = probe_body(self.model_id) if probes else self._sent_pictures.lean(body)
+        if probes:
+            sent_body = probe_body(self.model_id)
+        else:
+            sent_body = self._sent_pictures.lean(body)
         stream = self._connection.stream(sent_body, self._arrived)
         reply = ApiReply(thoughts=ThoughtFilter(self._opens_thoughts))
         times_s = (began_s, time.monotonic())
@@ -370,12 +373,16 @@ class ApiAnswerModel:
         if schema is None:
             return self._body(frames, text, self._answer.max_tokens)
         body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens)
-        return {**body, "response_format": response_format(schema)} if self._sends_schemas else body
+        if self._sends_schemas:
+            return {**body, "response_format": response_format(schema)}
+        return body
 
     def _yes_no_body(self, frames: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with log-probabilities unless the server is known to return none."""
         body = self._body(frames, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
-        return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
+        if self._asks_likely:
+            return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS}
+        return body
 
     def _retry_body(self, body: dict[str, Any], sent_body: dict[str, Any], error: Exception) -> dict[str, Any] | None:
         """Return the body for another try of a refused request: with all of its pictures, without log-probabilities, or
@@ -423,9 +430,12 @@ class ApiAnswerModel:
             reply.likely = piece.likely if text.strip() else reply.likely
         self._add_text(request, text)
         reply.model = piece.model or reply.model
-        reply.prompt_tokens = reply.prompt_tokens if piece.prompt_tokens is None else piece.prompt_tokens
-        reply.cached_tokens = reply.cached_tokens if piece.cached_tokens is None else piece.cached_tokens
-        reply.text_tokens = reply.text_tokens if piece.text_tokens is None else piece.text_tokens
+        if piece.prompt_tokens is not None:
+            reply.prompt_tokens = piece.prompt_tokens
+        if piece.cached_tokens is not None:
+            reply.cached_tokens = piece.cached_tokens
+        if piece.text_tokens is not None:
+            reply.text_tokens = piece.text_tokens
 
     def _stats_of(
         self, frames: list[SeenFrame], reply: ApiReply, times_s: tuple[float, float], body: dict[str, Any]
@@ -579,10 +589,16 @@ def connect_server(config: Config) -> Served:
         models = connection.models()
         name = config.answer.model
         if name is None and len(models) != 1:
-            names = ", ".join(model.name for model in models[:MODELS_NAMED]) if models else "it lists none"
+            if models:
+                names = ", ".join(model.name for model in models[:MODELS_NAMED])
+            else:
+                names = "it lists none"
             raise ModelError(f"{connection.address.base} has no single model ({names})", "name one with -m")
     except BaseException:
         connection.close()
         raise
-    keeps = any(model.owner in KEPT_BY for model in models) if api.uuids == "auto" else api.uuids
+    if api.uuids == "auto":
+        keeps = any(model.owner in KEPT_BY for model in models)
+    else:
+        keeps = api.uuids
     return Served(connection, name or models[0].name, keeps)

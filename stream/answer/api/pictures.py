@@ -67,7 +67,10 @@ def pictures_of(packet: FramePacket, kind: PictureKind, quality: int) -> ApiPict
     tokens = max(1, len(packet.regions))
     frame = packet.image[: grid.height_px, : grid.width_px]
     size = (grid.height_px, grid.width_px)
-    layout = whole_layout(size, tokens) if kind == "scaled" else layout_of(size, packet.relevance, tokens)
+    if kind == "scaled":
+        layout = whole_layout(size, tokens)
+    else:
+        layout = layout_of(size, packet.relevance, tokens)
     if len(layout.placements) == 1:
         pictures = [cut_out(frame, layout.placements[0])]
     elif kind == "parts":
@@ -88,7 +91,9 @@ def _has_parts(layout: CompositeLayout) -> bool:
 
 
 def _captions(count: int) -> tuple[str, ...]:
-    return ("",) if count == 1 else (WHOLE, *[PART] * (count - 1))
+    if count == 1:
+        return ("",)
+    return (WHOLE, *[PART] * (count - 1))
 
 
 def _jpeg(picture: npt.NDArray[np.uint8], quality: int) -> bytes:

@@ -40,7 +40,10 @@ class ServedQuestions:
         self.knows_wide = bool(config.get("arr_coc_wide"))
         world = config.get(WORLD_KEY)
         self.known_world = None if world is None else str(world)
-        self._token_ids = None if folder is None else folder_token_ids(folder)
+        if folder is None:
+            self._token_ids = None
+        else:
+            self._token_ids = folder_token_ids(folder)
         if folder is None and allocator is not None:
             raise ModelError(
                 f"the allocator {allocator} hears questions by the embeddings of {name}, which is not on this machine",
@@ -79,6 +82,8 @@ def model_files(name: str | None) -> Path | None:
     """Return the folder of a served model's files on this machine: `name` is that folder, or a name on the hub that was
     downloaded before. None for any other name, and for None."""
     try:
-        return None if name is None else local_folder(name) or cached_folder(name)
+        if name is None:
+            return None
+        return local_folder(name) or cached_folder(name)
     except ModelNotFound:
         return None

@@ -80,7 +80,10 @@ def events_of(chunks: Iterable[bytes]) -> Iterator[str]:
             if line.startswith(b"data:"):
                 yield line[len(b"data:") :].decode("utf-8", "replace").strip()
     # Some servers end without a line break. A line that is cut off is no event.
-    data = rest[len(b"data:") :].strip() if rest.startswith(b"data:") else b""
+    if rest.startswith(b"data:"):
+        data = rest[len(b"data:") :].strip()
+    else:
+        data = b""
     if data == b"[DONE]" or data.endswith(b"}"):
         yield data.decode("utf-8", "replace")
 
@@ -106,11 +109,16 @@ def holds_choices(event: dict[str, Any]) -> bool:
 def error_in(event: dict[str, Any]) -> str | None:
     """Return the text of the error that an event reports, itself or for its answer; None if it reports none."""
     choice = _first(event.get("choices"))
-    reported = event if "error" in (event.get("object"), event.get("type")) else None
+    if "error" in (event.get("object"), event.get("type")):
+        reported = event
+    else:
+        reported = None
     for error in (event.get("error"), choice.get("error"), reported):
         if error:
             return message_of(error) or json.dumps(error)
-    return "an error ended the answer" if choice.get("finish_reason") == "error" else None
+    if choice.get("finish_reason") == "error":
+        return "an error ended the answer"
+    return None
 
 
 def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
@@ -141,13 +149,19 @@ def _text(content: object) -> str:
     if isinstance(content, list):
         return "".join(_text(part) for part in content if isinstance(part, str | dict))
     if isinstance(content, dict):
-        content = content.get("text") if content.get("type") in (None, "text", "output_text") else None
+        if content.get("type") in (None, "text", "output_text"):
+            content = content.get("text")
+        else:
+            content = None
     return content if isinstance(content, str) else ""
 
 
 def _part_thought(content: object) -> str:
     """Return the thoughts among the parts of a content, as text or as the JSON of a list."""
-    parts = [_dict(part) for part in content] if isinstance(content, list) else []
+    if isinstance(content, list):
+        parts = [_dict(part) for part in content]
+    else:
+        parts = []
     thoughts = [part.get(kind) for part in parts for kind in ("thinking", "reasoning") if part.get("type") == kind]
     return "".join(thought if isinstance(thought, str) else json.dumps(thought) for thought in thoughts if thought)
 
@@ -164,7 +178,10 @@ def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def whole_characters(text: str) -> tuple[str, str]:
     """Return text with its surrogate pairs as characters, and the half of one at its end, whose other half may come
     with the next piece. Other halves become U+FFFD."""
-    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    if "\ud800" <= text[-1:] <= "\udbff":
+        half = text[-1:]
+    else:
+        half = ""
     text = text[: len(text) - len(half)]
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
 
@@ -187,11 +204,15 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 def _first(values: object) -> dict[str, Any]:
-    return _dict(values[0]) if isinstance(values, list) and values else {}
+    if isinstance(values, list) and values:
+        return _dict(values[0])
+    return {}
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 40 else None
+    if type(value) is int and 0 <= value < 1 << 40:
+        return value
+    return None
 
 
 def message_in(text: str) -> str:
@@ -209,7 +230,9 @@ def message_of(error: object) -> str:
     message, param = (error, None) if isinstance(error, str) else map(_dict(error).get, ("message", "param"))
     if not isinstance(message, str):
         return ""
-    return f"{message} ({param})" if isinstance(param, str) and param and param not in message else message
+    if isinstance(param, str) and param and param not in message:
+        return f"{message} ({param})"
+    return message
 
 
 def _details(detail: object) -> str:
@@ -217,5 +240,10 @@ def _details(detail: object) -> str:
     fault = _first(detail)
     place = fault.get("loc")
     message = fault.get("msg")
-    path = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
-    return f"{path}: {message}" if isinstance(message, str) else ""
+    if isinstance(place, list):
+        path = ".".join(str(part) for part in place if part != "body")
+    else:
+        path = ""
+    if isinstance(message, str):
+        return f"{path}: {message}"
+    return ""

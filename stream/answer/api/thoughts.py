@@ -27,7 +27,10 @@ class ThoughtFilter:
             beginning = self._rest.lstrip()
             if BEGIN.startswith(beginning):  # so far
                 return ""
-            self._state = "within" if beginning.startswith(BEGIN) else "answer"
+            if beginning.startswith(BEGIN):
+                self._state = "within"
+            else:
+                self._state = "answer"
         if self._state == "within":
             self.thinks = self.thinks or bool(self._rest.strip())
             _, mark, after = self._rest.partition(END)
@@ -46,4 +49,6 @@ class ThoughtFilter:
 
     def finish(self) -> str:
         """Return the text that is still held back: the beginning of a mark that did not come."""
-        return self._rest if self._state == "before" and self._rest != BEGIN else ""
+        if self._state == "before" and self._rest != BEGIN:
+            return self._rest
+        return ""

@@ -37,16 +37,24 @@ class Figure:
         """True if there is a target and the value misses it."""
         if self.target is None:
             return False
-        return self.value < self.target if self.is_rate else self.value > self.target
+        if self.is_rate:
+            return self.value < self.target
+        return self.value > self.target
 
     def as_json(self) -> dict[str, Any]:
         """Return the figure as the report has it."""
-        verdict = {} if self.target is None else {"target": self.target, "reached": not self.is_missed}
+        if self.target is None:
+            verdict = {}
+        else:
+            verdict = {"target": self.target, "reached": not self.is_missed}
         return {"name": self.name, "value": round(self.value, 4), "unit": self.unit, **verdict}
 
     def __str__(self) -> str:
         least = "≥" if self.is_rate else "≤"
-        target = "" if self.target is None else f" ({least} {self.target:g})"
+        if self.target is None:
+            target = ""
+        else:
+            target = f" ({least} {self.target:g})"
         return f"{self.name} {self.value:.3g} {self.unit}{target}"
 
 

@@ -172,7 +172,10 @@ def compare_gather(size: Size, seed: int) -> None:
             require_equal(view.gather(regions), expected, "regions")
             exact = torch.from_numpy(expected)
             for dtype in (torch.uint8, torch.float16, torch.bfloat16):
-                halves = exact if dtype == torch.uint8 else ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
+                if dtype == torch.uint8:
+                    halves = exact
+                else:
+                    halves = ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
                 for region_array in (regions, on_device(regions)):
                     patches = view.patches(region_array, dtype).cpu()
                     if not torch.equal(patches, halves):

@@ -113,7 +113,9 @@ def summary_line(report: GpuReport, path: str) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if cell_len(line) <= COLUMNS else set_cell_size(line, COLUMNS - 1).rstrip() + "…"
+    if cell_len(line) <= COLUMNS:
+        return line
+    return set_cell_size(line, COLUMNS - 1).rstrip() + "…"
 
 
 def _without_empty(row: dict[str, Any]) -> dict[str, Any]:

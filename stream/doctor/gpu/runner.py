@@ -249,7 +249,10 @@ def examine_gpu(
     for check in checks:
         missing = next((states[need] for need in check.needs if states[need].state not in ("works", "slow")), None)
         if missing is not None:
-            root = missing if missing.needed is None else states[missing.needed]
+            if missing.needed is None:
+                root = missing
+            else:
+                root = states[missing.needed]
             row = GpuRow(check.name, "absent", f"needs {root.name}, which is {root.state}", needed=root.name)
         elif clock.now_ns() >= end_ns:
             row = GpuRow(check.name, "absent", f"{TOTAL_S / 60:g} minutes are over", needed="")

@@ -296,7 +296,10 @@ def _hop_times(
                 call("cuCtxSynchronize")
             sent_ns.append(time.monotonic_ns())
             place = share_pixels(packet)
-            payload = replace(packet, pixels=pixels.cpu().numpy()) if on_host else packet
+            if on_host:
+                payload = replace(packet, pixels=pixels.cpu().numpy())
+            else:
+                payload = packet
             link.send(*token_message(number, 0, payload, pixels_at=place))
         receiver.join()
         link.close()
@@ -327,9 +330,10 @@ def receive_packets(argument: str) -> CheckResult:
             if received is None or not isinstance(received.message, TokenPacketMessage):
                 raise CheckFailed("no packet arrived")
             packet = token_packet(received.message, received.parts, pixels.take)
-            packet_pixels = (
-                packet.pixels if isinstance(packet.pixels, torch.Tensor) else torch.from_numpy(packet.pixels)
-            )
+            if isinstance(packet.pixels, torch.Tensor):
+                packet_pixels = packet.pixels
+            else:
+                packet_pixels = torch.from_numpy(packet.pixels)
             packet_pixels.to(device.place)
             with device.current():
                 call("cuCtxSynchronize")
@@ -468,7 +472,9 @@ def interop() -> CheckResult:
     if (frames := break_even_frames(setup, shared, copied)) is not None:
         figures.insert(0, Figure("pays after", frames, "frames"))
     result = CheckResult.of_figures(*figures, facts={"break_even_frames": frames}, software=gl.software)
-    return result if frames is not None else replace(result, finding=f"never pays; {result.finding}")
+    if frames is not None:
+        return result
+    return replace(result, finding=f"never pays; {result.finding}")
 
 
 def break_even_frames(setup_ms: float, shared_ms: float, copied_ms: float) -> float | None:

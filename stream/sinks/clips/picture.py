@@ -32,7 +32,10 @@ def match_picture(picture: AskedPicture, match: Match, camera: str) -> bytes:
 
 def _overlay(picture: AskedPicture) -> AllocationOverlay:
     data = np.frombuffer(picture.jpeg, np.uint8)
-    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if len(data):
+        bgr = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    else:
+        bgr = None
     if bgr is None or picture.map is None:
         raise ValueError("the picture of the frame cannot be decoded")
     image = np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)

@@ -27,7 +27,10 @@ class ClipVideo:
 
     def extend(self, match: Match, picture: str | None, after_s: float) -> bool:
         """Show another match, too, if it is in the video and that does not become too long; return whether it does."""
-        start_s = self.start_s if self._last is not None else self.matches[0][0].pts_s
+        if self._last is not None:
+            start_s = self.start_s
+        else:
+            start_s = self.matches[0][0].pts_s
         if not start_s <= match.pts_s <= self.until_s or match.pts_s + after_s - start_s > self.longest_s:
             return False
         self.until_s = max(self.until_s, match.pts_s + after_s)

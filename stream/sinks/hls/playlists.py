@@ -94,7 +94,10 @@ def master_playlist(
     rates = [8 * segment.size_bytes / segment.duration_s for segment in segments]
     spans_s = sum(segment.duration_s for segment in segments)
     peak = math.ceil(max(rates, default=BANDWIDTH_UNKNOWN))
-    mean = math.ceil(8 * sum(segment.size_bytes for segment in segments) / spans_s) if spans_s else BANDWIDTH_UNKNOWN
+    if spans_s:
+        mean = math.ceil(8 * sum(segment.size_bytes for segment in segments) / spans_s)
+    else:
+        mean = BANDWIDTH_UNKNOWN
     attributes = [
         f"BANDWIDTH={peak}",
         f"AVERAGE-BANDWIDTH={mean}",

@@ -55,7 +55,8 @@ class HlsSink(Sink):
         self._folder = self._master.parent
         self._hold_s = config.hold_s
         keep_s: float | str = 60.0 if live else "all"
-        keep_s = keep_s if config.keep_s == "auto" else config.keep_s
+        if config.keep_s != "auto":
+            keep_s = config.keep_s
         self._keep_s = math.inf if isinstance(keep_s, str) else keep_s
         check_writable(path)
         self._is_new_folder = not self._folder.is_dir()
@@ -220,7 +221,10 @@ class HlsSink(Sink):
 
     def _failure(self, reason: str) -> OutputFailed:
         self._broken = True
-        hint = "; what it lists can be played" if self._number else ""
+        if self._number:
+            hint = "; what it lists can be played"
+        else:
+            hint = ""
         return OutputFailed(f"cannot write {str(self._master)!r}: {reason}{hint}")
 
     def _remove(self, name: str) -> None:

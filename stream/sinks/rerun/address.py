@@ -54,4 +54,6 @@ class ViewerAddress:
 
 
 def _url(host: str, port: int, scheme: str = SCHEMES[0]) -> str:
-    return f"{scheme}://[{host}]:{port}/proxy" if ":" in host else f"{scheme}://{host}:{port}/proxy"
+    if ":" in host:
+        return f"{scheme}://[{host}]:{port}/proxy"
+    return f"{scheme}://{host}:{port}/proxy"

@@ -95,7 +95,9 @@ def _reason(path: str, error: Exception) -> str:
         return error.strerror or str(error)
     if number := re.search(r"\(os error (\d+)\)", str(error)):
         return os.strerror(int(number[1]))
-    return os.strerror(errno.ENOSPC) if _is_full(path) else "it takes nothing more"
+    if _is_full(path):
+        return os.strerror(errno.ENOSPC)
+    return "it takes nothing more"
 
 
 def _is_full(path: str) -> bool:

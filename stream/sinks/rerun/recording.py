@@ -237,12 +237,17 @@ def _line_of(event: Event) -> tuple[str, str] | None:
     if isinstance(event, Skipped):
         return "WARN", f"skipped: {event.what}, {event.reason}"
     if isinstance(event, Outage):
-        back = "" if event.lasted_s is None else f", back after {event.lasted_s:.1f} s"
+        if event.lasted_s is None:
+            back = ""
+        else:
+            back = f", back after {event.lasted_s:.1f} s"
         return "WARN", f"source lost: {event.reason}{back}"
     if isinstance(event, Restarted):
         return "WARN", f"{event.process} restarted: {event.cause}"
     if isinstance(event, QueryChanged):
-        return ("INFO", f"question: {event.query}") if event.error is None else ("WARN", event.error)
+        if event.error is None:
+            return ("INFO", f"question: {event.query}")
+        return ("WARN", event.error)
     if isinstance(event, VerdictChanged):
         return "INFO", f"{event.question} {event.to}"
     if isinstance(event, Match):

@@ -152,7 +152,8 @@ class RerunViewerSink(Sink):
         while True:
             ending = self._ending.is_set()
             for event in self.mailbox.take(FLUSH_S):
-                self._started = event if isinstance(event, Started) else self._started
+                if isinstance(event, Started):
+                    self._started = event
                 recording.write(event)
             recording.send_figures()
             if not self._is_taken(stream):

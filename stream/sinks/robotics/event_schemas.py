@@ -31,7 +31,10 @@ def _schema(kind: inspect.Type) -> dict[str, Any]:
     if isinstance(kind, inspect.Metadata):
         return _schema(kind.type)
     if isinstance(kind, inspect.StructType):
-        tag = {} if kind.tag_field is None else {kind.tag_field: {"type": "string"}}
+        if kind.tag_field is None:
+            tag = {}
+        else:
+            tag = {kind.tag_field: {"type": "string"}}
         fields = {field.encode_name: _schema(field.type) for field in kind.fields if field.name not in PICTURE}
         return {"type": "object", "properties": {**tag, **fields}}
     if isinstance(kind, inspect.DictType):

@@ -233,7 +233,10 @@ def _log_lines(event: Event) -> Iterator[tuple[LogLevel, str, str]]:
     elif isinstance(event, Match):
         yield LogLevel.Info, event.watch, f"match {event.match}: {event.question}"
     elif isinstance(event, QueryChanged):
-        refused = "" if event.error is None else f" (refused: {event.error})"
+        if event.error is None:
+            refused = ""
+        else:
+            refused = f" (refused: {event.error})"
         yield LogLevel.Info, "question", f"{event.query}{refused}"
     elif isinstance(event, Notice):
         yield (LogLevel.Info if event.code == "loading" else LogLevel.Warning), "notice", event.message

@@ -36,7 +36,10 @@ class McapSink(Sink):
 
     def __init__(self, path: str, output: OutputConfig, *, resume: bool = False) -> None:
         self._path = path
-        self._file_path = f"{os.path.realpath(path)}{PART}" if resume else path
+        if resume:
+            self._file_path = f"{os.path.realpath(path)}{PART}"
+        else:
+            self._file_path = path
         self._output = output
         self._finished = False
         self._claim = OutputFile(path)

@@ -133,7 +133,10 @@ def _read_address(url: str) -> tuple[str, float | None]:
         raise QuestionRefused(f"not an address: {error}", 400) from error
     if address.scheme != SCHEME or not address.netloc:
         raise QuestionRefused(f"{url[:80]!r} is not taken: {ONLY_CAMERAS}", 400)
-    last = None if values is None else _LAST.fullmatch(values[-1])
+    if values is None:
+        last = None
+    else:
+        last = _LAST.fullmatch(values[-1])
     if values is not None and last is None:
         raise QuestionRefused(f"last={values[-1][:20]} is not a time in seconds, such as last=10s", 400)
     return unquote(address.netloc), None if last is None else float(last[1])
