@@ -33,13 +33,15 @@ import numpy as np
 import psutil
 
 from benchmarks.support.harness import percentiles, write_report
-from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.events import Answer, FrameReady
+from stream.extensions.web.application import PAGE
+from stream.extensions.web.section import WebSection
+from stream.extensions.web.sink import WebPage
+from stream.monitor.health import RunMonitor
 from stream.monitor.machine import machine
 from stream.runtime.frame_process import run_in_child
-from stream.sinks.factory import open_services
-from stream.sinks.web import WebPage
-from stream.web.application import PAGE
+from stream.sinks.factory import open_sinks
 
 RESULTS = Path(__file__).parent / "results" / "web.json"
 
@@ -54,17 +56,17 @@ class WatchedScene:
 
     def __init__(self, rate: float = 30.0, *, keeps_times: bool = True) -> None:
         self._keeps_times = keeps_times
-        output = OutputConfig(web="127.0.0.1:0", web_rate=rate)
         config = Config(
             source="scene:paced-720p30",
             capture=CaptureConfig(realtime=True),
             answer=AnswerConfig(every_s=2.0),
             pipeline=PipelineConfig(answers="newest", restart=True),
-            output=output,
+            web=WebSection(address="127.0.0.1:0", rate=rate),
         )
-        self.page = WebPage(output)
+        self.page = WebPage(config)
         self.address = self.page.address
-        self.monitor, self.sinks = open_services(config, self.page.camera)
+        self.monitor = RunMonitor(config)
+        self.sinks = open_sinks(config, self.monitor, page=self.page.camera)
         self.run = run_in_child(config)
         self.monitor.follow(self.run)
         self.ready_ns: list[tuple[int, int]] = []

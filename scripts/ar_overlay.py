@@ -31,9 +31,9 @@ from stream.clock import clock_text
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, TextureConfig
 from stream.errors import StreamError
 from stream.events import Answer, Event, FrameMap, FrameReady
+from stream.extensions.heatmap.sink import CLOCK_HZ, picture_file
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.drawing import KeyItem, draw_strip, strip_height
-from stream.sinks.heatmap import CLOCK_HZ, picture_file
 from stream.untrusted import printable
 
 Image = npt.NDArray[np.uint8]

@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -14,9 +15,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from scripts.option_table import options
-from stream import config as models
 from stream.config import Config
 from stream.config_loading import section_of
+from stream.extension.registry import section_models
 
 INTRODUCTION = """\
 # Configuration reference
@@ -48,7 +49,7 @@ def configuration_page() -> str:
         names = spellings.setdefault(option.key, [])
         names += [f"`{name}`" for name in option.names if f"`{name}`" not in names]
     meanings = documented_keys()
-    for section, model in sections(Config):
+    for section, model in all_sections():
         lines += [f"\n## {_title(section)}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
         lines += ["\n| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |\n"]
         schema = model.model_json_schema()
@@ -65,7 +66,7 @@ def documented_keys() -> dict[str, str]:
     """Return every key of the configuration and the text below its field."""
     return {
         f"{section}.{name}" if section else name: text
-        for section, model in sections(Config)
+        for section, model in all_sections()
         for name, text in docstrings(model).items()
     }
 
@@ -80,6 +81,13 @@ def linked(text: str, page: str) -> str:
         return f"[{title}]({'' if name == page else name}{anchor})"
 
     return re.sub(r"docs/([\w-]+\.md)(#[\w-]+)?", link, text)
+
+
+def all_sections() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the sections of the core, and those of the extensions of this program."""
+    yield from sections(Config)
+    for name, model in section_models().items():
+        yield from sections(model, name)
 
 
 def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -101,7 +109,7 @@ def docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Return the text below each field of a model."""
     (definition,) = (
         node
-        for node in ast.parse(inspect.getsource(models)).body
+        for node in ast.parse(inspect.getsource(sys.modules[model.__module__])).body
         if isinstance(node, ast.ClassDef) and node.name == model.__name__
     )
     texts = {}

@@ -12,39 +12,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("stream", "arr_coc")
 
+EXTENSIONS = "stream.extensions"
+
 FEATURES = {
     "adapt": "stream.adaptation stream.commands.adapt arr_coc.adaptation",
     "api": "stream.answer.api",
     "bench": "stream.bench stream.commands.bench",
     "cameras": "stream.sources.cameras stream.sources.devices",
-    "clips": "stream.sinks.clips stream.recording.clip_folder stream.recording.clip_manifest",
-    "compare": "stream.compare stream.web.compare stream.protocol.comparison",
+    "compare": "stream.compare stream.protocol.comparison",
     "cuda": "arr_coc.ops.cuda",
-    "detections": (
-        "stream.answer.detections stream.stages.detection_feed stream.protocol.detections stream.sinks.detections"
-    ),
+    "detections": ("stream.answer.detections stream.stages.detection_feed stream.protocol.detections"),
     "doctor": "stream.doctor stream.commands.doctor stream.commands.gpu_check stream.commands.kernel_build",
     "finetune": "arr_coc.qwen.finetune",
     "fleet": "stream.fleet stream.commands.fleet",
     "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
     "gl": "arr_coc.ops.gl",
-    "heatmap": "stream.sinks.heatmap stream.sinks.drawing stream.sinks.fonts",
-    "hls": "stream.sinks.hls",
     "journal": "stream.recording.journal",
     "latency": "stream.answer.latency arr_coc.allocation.latency_budget",
     "lerobot": "stream.sources.lerobot",
     "live display": "stream.display.live stream.display.panes stream.display.layout",
     "mcp": "stream.mcp stream.commands.mcp",
-    "metrics": "stream.sinks.metrics stream.sinks.metrics_server",
-    "mqtt": "stream.mqtt stream.sinks.mqtt",
-    "on match": "stream.sinks.on_match",
     "onvif": "stream.sources.onvif stream.sources.soap",
-    "otlp": "stream.sinks.otlp",
-    "past": "stream.past stream.sinks.past stream.web.past stream.commands.search stream.commands.recap",
-    "reasons": "stream.sinks.explanations",
-    "record": "stream.recording.recorder stream.runtime.replay stream.commands.replay",
-    "rerun": "stream.sinks.rerun",
-    "robotics": "stream.sinks.robotics",
     "scenes": "stream.scenes stream.sources.scene",
     "schema": "arr_coc.answer_schema arr_coc.schema_reader arr_coc.qwen.constraint",
     "serve": "stream.commands.serve",
@@ -54,18 +42,24 @@ FEATURES = {
     "small weights": "arr_coc.qwen.small_weights arr_coc.qwen.weight_cache arr_coc.qwen.linear_kernel",
     "texturevlm": "arr_coc.ops.texturevlm arr_coc.texturevlm",
     "watches": "stream.answer.standing",
+    "past": "stream.commands.search stream.commands.recap",
+    "record": "stream.recording.recorder stream.runtime.replay stream.commands.replay",
     "web": (
-        "stream.web stream.http stream.sinks.web stream.commands.web stream.runtime.pictures stream.protocol.pictures "
-        "stream.protocol.inspection stream.transport.pictures stream.transport.camera arr_coc.allocation.inspection"
+        "stream.http stream.commands.web stream.runtime.pictures stream.protocol.pictures stream.protocol.inspection "
+        "stream.transport.pictures stream.transport.camera arr_coc.allocation.inspection"
     ),
-    "webhook": "stream.sinks.webhook",
-    "zeromq": "stream.sinks.services stream.sources.zeromq stream.monitor.schema stream.transport.services",
+    "zeromq": "stream.sources.zeromq stream.monitor.schema stream.transport.services",
     "zones": "arr_coc.allocation.zones",
 }
 
 
 def feature_of(module: str) -> str | None:
-    """Return the feature of a module, by the longest name that fits; None for one of the core."""
+    """Return the feature of a module, by the longest name that fits; None for one of the core.
+
+    A package of `stream.extensions` is a feature.
+    """
+    if module.startswith(f"{EXTENSIONS}."):
+        return module.split(".")[2]
     features = {place: feature for feature, names in FEATURES.items() for place in names.split()}
     places = [place for place in features if module == place or module.startswith(f"{place}.")]
     return features[max(places, key=len)] if places else None

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from stream.config import FileName
 from stream.config_loading import known_keys
 from stream.options.option import Option
-from stream.sinks.types import CAPTION_SUFFIXES
+from stream.sinks.types import caption_suffixes
 
 HEAD = '''\
 # ruff: noqa: E501
@@ -37,12 +37,12 @@ def options() -> Iterator[Option]:
         for option in field.metadata:
             if isinstance(option, Option):
                 texts = {"choices": _choices(field.annotation), "default": _default(field.default)}
-                text = option.help.format(**texts, suffixes=", ".join(CAPTION_SUFFIXES))
+                text = option.help.format(**texts, suffixes=", ".join(caption_suffixes()))
                 yield replace(option, help=text, key=key, kind=_kind(option, field))
 
 
 def _row(option: Option) -> str:
-    names = ("without", "also", "only", "key", "kind")
+    names = ("without", "also", "only", "group", "key", "kind")
     keywords = "".join(f', {name}="{value}"' for name in names if (value := getattr(option, name)))
     return f"Option({_quoted(option.spelling)}, {_quoted(option.help)}{keywords})"
 

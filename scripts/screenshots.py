@@ -159,7 +159,7 @@ def take_past(browser: Browser, folder: Path, source: str | None) -> None:
     if source is None:
         source = "demo.mp4"
         make_clip(folder / source, LIMIT_MS / 1000, "demo")
-    past_options = ("--remember", "past.sqlite", "--set", "output.remember_camera=yard", "--every", "2")
+    past_options = ("--remember", "past.sqlite", "--set", "past.camera=yard", "--every", "2")
     with served_page(
         folder, "watch", source, "--restart", "--web", "0", "--stats-every", "none", *past_options
     ) as address:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from scripts.config_reference import linked
-from stream.sinks.types import CAPTION_SINKS
+from stream.sinks.types import caption_types
 from stream.sources.types import SOURCES
 
 
@@ -26,5 +26,8 @@ def with_outputs(text: str) -> str:
     return with_table(
         text,
         "output",
-        [(", ".join(f"`{suffix}`" for suffix in sink.suffixes), linked(sink.help, "cli.md")) for sink in CAPTION_SINKS],
+        [
+            (", ".join(f"`{suffix}`" for suffix in sink.suffixes), linked(sink.help, "cli.md"))
+            for sink in caption_types()
+        ],
     )

@@ -6,10 +6,22 @@ import ipaddress
 import json
 import re
 import unicodedata
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticKnownError
+from typing_extensions import Self
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
@@ -28,28 +40,6 @@ MAX_PIXELS = 1 << 26
 REQUEST_FIELDS = frozenset({"model", "messages", "stream"})
 """Fields of a request to a server with an API that are neither added nor left out."""
 
-STDOUT = "-"
-"""Place of an output that goes to standard output."""
-
-HLS_SUFFIX = ".m3u8"
-RERUN_SUFFIX = ".rrd"
-"""Suffix of a Rerun recording."""
-
-MCAP_SUFFIX = ".mcap"
-
-BAG_SUFFIX = ".rosbag"
-"""Ending of the name of a ROS 2 bag, which is a folder; `.bag` is that of a ROS 1 file."""
-
-
-def is_hls(path: str) -> bool:
-    """Return whether an output is an HLS stream, in a separate folder."""
-    return path.lower().endswith(HLS_SUFFIX)
-
-
-def is_bag(path: str) -> bool:
-    """Return True if an output is a ROS 2 bag."""
-    return path.lower().endswith(BAG_SUFFIX)
-
 
 def _not_empty(name: str) -> str:
     if not name:
@@ -65,6 +55,38 @@ class Section(BaseModel):
     """Section of the configuration. Types are strict: `"3"` is not a number, `true` is not 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ExtensionSection(Section):
+    """Section of an extension, in a model of its own: a top-level table of the configuration, named as it is there."""
+
+    section: ClassVar[str]
+    """Name of the table."""
+    switch: ClassVar[str] = ""
+    """Key that turns the feature on. Options of the other keys need it, if their names begin as its option does."""
+    changes_answers: ClassVar[bool] = False
+    """Answers depend on it, so a run that is resumed needs the same values."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the section in a configuration, or its defaults."""
+        section = (config.__pydantic_extra__ or {}).get(cls.section)
+        if section is None:
+            return cls()
+        assert isinstance(section, cls)
+        return section
+
+    def for_camera(self, name: str) -> Self:
+        """Return the section of a run that is one of several cameras: what it makes is named after it."""
+        return self
+
+    def shown(self) -> Self:
+        """Return the section for logs and recordings, without secrets."""
+        return self
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        """Yield keys whose values are right alone and not together, and the remedy."""
+        yield from ()
 
 
 class CaptureConfig(Section):
@@ -332,11 +354,11 @@ class WatchConfig(Section):
     least_s: float = Field(default=0.25, ge=0)
     """Shortest time between checks, in seconds; a cut does not wait."""
     on_match: str | None = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
-    """Command that each match starts, in place of `output.on_match`."""
+    """Command that each match starts, in place of `on_match.command`."""
     mqtt: bool = True
-    """Send the answer and matches to the broker of `output.mqtt`."""
+    """Send the answer and matches to the broker of `mqtt.url`."""
     webhook: bool = True
-    """Post matches to `output.webhook`."""
+    """Post matches to `webhook.url`."""
     ends_run: bool = False
     """End the run with the first match, as `--until` does."""
     force: bool = False
@@ -784,21 +806,6 @@ class ZoneConfig(Section):
         return None
 
 
-HeatmapLayer = Literal["information", "perspective", "participation", "now", "relevance", "entropy", "motion"]
-
-
-class HlsConfig(Section):
-    """HTTP live streaming: what a caption output `.m3u8` holds (docs/streaming.md)."""
-
-    segment_s: float = Field(default=2.0, ge=0.5, le=30)
-    """Least length of a segment, in seconds; it ends before the source's next key frame."""
-    hold_s: float = Field(default=3.0, ge=0, le=60)
-    """Time for which a segment is held back, in seconds, so that an answer about its frames becomes its caption."""
-    keep_s: Literal["auto", "all"] | Annotated[float, Field(gt=0)] = "auto"
-    """Length of the video that players can go back to, in seconds; older segments are deleted. `all`: nothing is.
-    `auto`: 60 for a live source, all of a file."""
-
-
 class OutputConfig(Section):
     """Files and sockets that text and pictures go to."""
 
@@ -820,235 +827,9 @@ class OutputConfig(Section):
         ),
     ] = True
     """Write latencies to JSONL; without them two runs give the same bytes."""
-    hls: HlsConfig = HlsConfig()
-    heatmap: Annotated[
-        str | None,
-        Option("--heatmap FILE", "Also write an .mp4 or .png that shows which tokens were chosen.", without="web demo"),
-    ] = None
-    """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png). See
-    docs/cli.md#heat-map."""
-    heatmap_layers: tuple[HeatmapLayer, ...] = Field(default=(), strict=False, examples=['["information", "motion"]'])
-    """Maps that the heat map shows below the frame, each in a separate picture: `information`, `perspective` and
-    `participation` (the scores, with their weights), `now` (this frame's relevance), `relevance` (blended over time),
-    `entropy`, `motion`."""
-    heatmap_truth: bool = False
-    """Outline the things of a drawn scene (`scene:NAME`) in the heat map, marked as ground truth: what is really there,
-    and not what the model has found."""
-    why: Annotated[
-        str | None,
-        Option("--why FILE", "Also write the reasons for each token, as .jsonl: the newest 64 MiB.", without="web"),
-    ] = None
-    """Reasons for each token of each frame that was answered about (.jsonl). See docs/cli.md#why-this-token."""
-    why_max_mib: int | None = Field(default=64, ge=1)
-    """Most disk space of the reasons, in MiB: the newest are kept, in FILE and FILE.1. none: no limit."""
-    record: Annotated[
-        FileName | None,
-        Option("--record FOLDER", "Also record packets, questions and answers, for `replay`.", without="web"),
-    ] = None
-    """A folder, new or empty, for a recording of requests to the answer stage and its replies, for `replay`
-    (docs/recording.md)."""
-    clips: Annotated[
-        FileName | None,
-        Option("--clips FOLDER", "With --until: write a picture and a clip of each yes into a folder.", without="demo"),
-    ] = Field(default=None, examples=['"clips"'])
-    """A folder for a picture and a video of each moment at which the answer to a standing question became yes. See
-    docs/clips.md."""
-    clip_before_s: float = Field(default=5.0, ge=0, le=60)
-    """Time before the match that a clip shows, in seconds; it begins with the key frame before that."""
-    clip_after_s: float = Field(default=5.0, ge=0, le=300)
-    """Time after the match that a clip shows, in seconds."""
-    clips_max_mib: int | None = Field(default=2048, ge=1)
-    """Most disk space of a folder of clips, in MiB: the oldest are deleted first. none: no limit."""
-    clips_max_days: float | None = Field(default=30.0, gt=0)
-    """Age at which clips are deleted, in days. none: never."""
-    publish: Annotated[
-        str | None,
-        Option(
-            "--publish ENDPOINT", "Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556.", without="demo"
-        ),
-    ] = Field(default=None, min_length=1)
-    """Endpoint of the ZeroMQ PUB socket for robots and AR, such as tcp://127.0.0.1:5556 (docs/robots.md)."""
-    control: Annotated[
-        str | None,
-        Option(
-            "--control ENDPOINT", "Accept questions over ZeroMQ, for example at tcp://127.0.0.1:5557.", without="demo"
-        ),
-    ] = Field(default=None, min_length=1)
-    """Endpoint of the ZeroMQ REP socket that takes questions, as `ask` sends them, such as tcp://127.0.0.1:5557."""
-    metrics_port: Annotated[
-        int | None,
-        Option(
-            "--metrics-port PORT",
-            "Serve Prometheus metrics and health on 127.0.0.1.",
-            without="demo",
-            also="serve-answers",
-        ),
-    ] = Field(default=None, ge=1, le=65535)
-    """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP (docs/metrics.md)."""
-    metrics_host: str = "127.0.0.1"
-    """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
-    web: Annotated[
-        str | None,
-        Option("--web [HOST:]PORT", "Show the run in a web page, on this machine. [off]", only="watch"),
-        Option("--web [HOST:]PORT", "Show all cameras in a web page, on this machine. [off]", only="fleet"),
-    ] = Field(default=None, min_length=1, examples=['"127.0.0.1:8090"'])
-    """"[HOST:]PORT" of a page that shows the run, on this machine unless HOST says otherwise; no page when absent. See
-    docs/web.md."""
-    web_any_source: Annotated[
-        bool, Option("--any-source", "Let viewers open any address or file that this program can read.", only="web")
-    ] = False
-    """Let viewers of the command `web` open any source by its address: they get at the files and the network of this
-    machine."""
-    web_compare: Annotated[
-        tuple[str, ...],
-        Option(
-            "--compare-model MODEL[+ALLOCATOR]",
-            "Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.",
-            only="web",
-        ),
-    ] = Field(default=(), strict=False, examples=['["Qwen/Qwen3-VL-2B-Instruct"]'])
-    """Models, beside `answer.model`, whose answers viewers of the command `web` can compare, each as MODEL[+ALLOCATOR]:
-    a folder or hub name, and the folder of an allocator or `none`. Without MODEL it is `answer.model`. See
-    docs/web.md#compare-answers."""
-    web_compare_loaded: Annotated[
-        Literal["auto"] | Annotated[int, Field(ge=1)],
-        Option(
-            "--compare-loaded N",
-            "Most models that stay loaded for the page that compares answers. [what fits into memory]",
-            only="web",
-        ),
-    ] = "auto"
-    """Most models that stay loaded for comparisons. `auto`: as many as fit into three quarters of the free memory."""
-    web_rate: Annotated[
-        float,
-        Option(
-            "--web-rate N", "Most pictures per second for a viewer of the page. [{default}]", only="watch fleet web"
-        ),
-    ] = Field(default=15.0, gt=0, le=60)
-    """Pictures a second that a viewer of the page gets at most."""
-    web_width: Annotated[
-        int, Option("--web-width N", "Greatest width of a picture in the page. [{default}]", only="watch fleet web")
-    ] = Field(default=1280, ge=64, le=8192)
-    """Greatest width of a picture in the page, in pixels; a wider frame is halved until it fits."""
-    web_control: Annotated[
-        bool | None,
-        Option("--web-control / --no-web-control", "Let viewers ask. [on this machine only]", only="watch fleet web"),
-    ] = None
-    """Let viewers of the page ask; when absent, only if the page stays on this machine."""
-    web_token: Annotated[
-        str | None,
-        Option(
-            "--web-token TEXT",
-            "Secret that viewers must give; auto: make one. In the process list; ARR_COC_WEB_TOKEN is not. [none]",
-            only="watch fleet web",
-        ),
-    ] = Field(default=None, min_length=4)
-    """Secret that viewers must give, of 8 characters or more; `auto` makes one and prints it. Needed if HOST is not
-    this machine. The option stands in the process list; the environment variable ARR_COC_WEB_TOKEN and a configuration
-    file do not."""
-    web_camera: str | None = Field(default=None, pattern=r"^(tcp|ipc)://.+", examples=['"tcp://127.0.0.1:5558"'])
-    """ZeroMQ endpoint at which the page gives out the frames of a viewer's camera, for a source such as
-    zmq+tcp://127.0.0.1:5558; `watch browser:` sets both."""
-    web_sources: tuple[str, ...] = Field(default=(), strict=False, examples=['["door=rtsp://camera.local/stream"]'])
-    """Sources that the command `web` offers to viewers, each as NAME=SOURCE."""
-    web_cert: Annotated[
-        FileName | None, Option("--web-cert FILE", "Certificate for HTTPS, as PEM. [off]", only="watch fleet web")
-    ] = None
-    """Certificate (PEM) for HTTPS."""
-    web_key: Annotated[
-        FileName | None,
-        Option("--web-key FILE", "Private key of the certificate, as PEM. [off]", only="watch fleet web"),
-    ] = None
-    """Private key (PEM) of the certificate."""
-    mqtt: Annotated[
-        str | None,
-        Option("--mqtt URL", "Send answers to an MQTT broker: mqtt://[USER@]HOST[:PORT]. [off]", without="demo"),
-    ] = Field(default=None, min_length=1, examples=['"mqtt://homeassistant.local"'])
-    """MQTT broker, as "mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]"; `mqtts` is TLS. A password is better given in the
-    environment variable ARR_COC_MQTT_PASSWORD. See docs/home-assistant.md."""
-    mqtt_name: Annotated[
-        str | None,
-        Option("--mqtt-name NAME", "Name of the device and its topics. [made from the source]", without="demo"),
-    ] = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=['"front_door"'])
-    """Name of this run's device and topics, arr_coc/NAME/…; made from the source when absent. Two runs at one broker
-    need two names."""
-    mqtt_ask: Annotated[bool, Option("--mqtt-ask", "With --mqtt: accept questions from there.", without="demo")] = False
-    """Take questions from arr_coc/NAME/question/set. Beyond this machine it needs mqtts and a password, unless
-    `network.plain_tcp` admits every program."""
-    mqtt_picture: bool = True
-    """Send pictures of frames that are answered about or checked: one every `output.mqtt_every_s`, and one at each
-    match."""
-    mqtt_every_s: float = Field(default=10.0, ge=0)
-    """Time from one picture, and from one message of figures, to the next, in seconds; also of a watch's details while
-    its verdict stays the same. A changed verdict or answer is sent at once."""
-    mqtt_ca: FileName | None = None
-    """File with the certificate (PEM) of the authority that the broker's certificate is checked with; those of this
-    system when absent."""
-    mqtt_discovery: str | None = Field(
-        default="homeassistant", pattern=r"^[A-Za-z0-9_/-]+$", examples=['"homeassistant"']
-    )
-    """First part of Home Assistant's discovery topics; none to announce nothing."""
-    webhook: Annotated[
-        str | None, Option("--webhook URL", "Post answers to this address, over HTTP. [off]", without="demo")
-    ] = Field(default=None, min_length=1, examples=['"https://example.com/hook"'])
-    """Address that answers, matches of watches, outages and the summary are posted to. With the environment variable
-    ARR_COC_WEBHOOK_SECRET they are signed. See docs/home-assistant.md#webhook."""
-    on_match: Annotated[
-        str | None,
-        Option("--on-match COMMAND", "Run a command for each match of a watch, without a shell. [off]", without="demo"),
-    ] = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
-    """Command that each match of a watch starts, without a shell: {watch}, {question}, {time}, {camera} and other
-    fields of the match are put into its words (docs/watch.md#commands)."""
-    on_match_limit_s: float = Field(default=30.0, gt=0)
-    """Time limit of such a command, in seconds; then it is killed."""
-    overlay: Annotated[
-        FileName | None, Option("--overlay FILE", "Keep the newest answer in a .txt, for OBS.", without="web demo")
-    ] = None
-    """A text file with the newest answer alone (.txt), for OBS; replaced as a whole, and empty at the end. See
-    docs/streaming.md#obs."""
-    foxglove: Annotated[
-        str | None,
-        Option("--foxglove [HOST:]PORT", "Let the Foxglove app connect, on this machine. [off]", without="demo"),
-    ] = Field(default=None, min_length=1, examples=['"127.0.0.1:8765"'])
-    """"[HOST:]PORT" at which the Foxglove app connects to the run, on this machine unless HOST says otherwise; then
-    `network.plain_tcp` must admit every program. docs/ros2.md lists the topics."""
-    log_time: Literal["media", "unix"] = "media"
-    """Times in .mcap, .rosbag and Foxglove: media time, as in a .jsonl, or the same from the Unix time at which the
-    first frame was captured, to be shown beside other recordings."""
-    frame_id: str = Field(default="camera", max_length=256)
-    """Name of the camera's coordinate frame in .mcap, .rosbag and Foxglove."""
     pictures_every: int | None = Field(default=None, ge=1)
     """Number of frames after which .mcap, .rosbag, .rrd, Foxglove and Rerun get a picture although no answer is about
     the frame; only frames that are answered about when absent."""
-    otlp: Annotated[
-        str | None,
-        Option("--otlp URL", "Send a trace of each answer to an OpenTelemetry collector. [off]", without="demo"),
-    ] = Field(default=None, min_length=1, examples=['"http://localhost:4318"'])
-    """OpenTelemetry collector that a trace of each answer is sent to, by OTLP over HTTP (docs/tracing.md)."""
-    rerun: Annotated[
-        FileName | None,
-        Option("--rerun ADDRESS", "Show the run in a Rerun viewer: spawn, or HOST:PORT. [off]", without="demo"),
-    ] = Field(default=None, examples=['"spawn"'])
-    """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here (docs/rerun.md)."""
-    otlp_text: bool = False
-    """Send questions and answers in the traces, too."""
-    remember: Annotated[
-        FileName | None,
-        Option(
-            "--remember FILE",
-            "Keep answers, matches and pictures in a .sqlite, for `search` and `recap`. [off]",
-            without="demo",
-        ),
-    ] = Field(default=None, examples=['"past.sqlite"'])
-    """SQLite file that keeps answers, matches, outages and small pictures, of any number of cameras and runs
-    (docs/past.md)."""
-    remember_camera: str | None = Field(default=None, min_length=1, max_length=256)
-    """Name of the camera in that file; made from the source when absent. In a fleet it is the camera's own name."""
-    remember_max_days: float | None = Field(default=30.0, gt=0)
-    """Age in days at which moments are deleted from the file; none for no limit."""
-    remember_max_mib: int | None = Field(default=1024, ge=1)
-    """Size of the file, in MiB, above which the oldest pictures are deleted, and then the oldest moments; none for no
-    limit."""
 
 
 class PipelineConfig(Section):
@@ -1075,14 +856,23 @@ class PipelineConfig(Section):
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
     steady: bool = True
-    """Live frames at even intervals, for people who look at them: a small delay, unless `output.publish` is set, and
+    """Live frames at even intervals, for people who look at them: a small delay, unless `zeromq.publish` is set, and
     short pauses of their process (garbage, change of threads)."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest silence of the answer stage while an answer is due, in seconds; then the run is given up."""
 
 
+def _section_models() -> dict[str, type[ExtensionSection]]:
+    """Return the models of the sections of extensions, which build on this module: they are found by name."""
+    models: dict[str, type[ExtensionSection]] = resolve_name("stream.extension.registry:section_models")()
+    return models
+
+
 class Config(Section):
-    """Configuration of a run."""
+    """Configuration of a run, with the sections of extensions beside those of the core."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, SerializeAsAny[ExtensionSection]] = Field(init=False)
 
     source: str = ""
     """A file, a camera, an address on a network, a folder of pictures, "-", or `scene:NAME`."""
@@ -1114,7 +904,47 @@ class Config(Section):
     def decode(cls, text: str) -> Config:
         """Return the configuration that `encode` has given."""
         # types were checked when it was made; JSON has no tuples
-        return cls.model_validate(json.loads(text), strict=False)
+        return cls.of_tables(json.loads(text), strict=False)
+
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, Any], *, strict: bool | None = None) -> Config:
+        """Return the configuration of nested tables. Raises ValidationError; it names places with their section."""
+        values = dict(tables)
+        for name, model in _section_models().items():
+            if name not in values:
+                continue
+            try:
+                values[name] = model.model_validate(values[name], strict=strict)
+            except ValidationError as error:
+                details: list[Any] = [{**detail, "loc": (name, *detail["loc"])} for detail in error.errors()]
+                raise ValidationError.from_exception_data(error.title, details) from None
+        return cls.model_validate(values, strict=strict)
+
+    def part(self, section: str) -> Section:
+        """Return a section, also of an extension, by its name."""
+        part = getattr(self, section, None)
+        if part is None:
+            part = _section_models()[section]()
+        return part
+
+    def sections(self) -> dict[str, ExtensionSection]:
+        """Return the sections of extensions, by name."""
+        return {name: model.of(self) for name, model in _section_models().items()}
+
+    def value(self, key: str) -> Any:
+        """Return the value of a dotted key, also of an extension's section."""
+        section, _, name = key.partition(".")
+        return getattr(self.part(section), name)
+
+    def with_values(self, values: Mapping[str, object]) -> Config:
+        """Return a copy with other values of dotted keys, which are not checked."""
+        changes: dict[str, dict[str, object]] = {}
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            changes.setdefault(section, {})[name] = value
+        return self.model_copy(
+            update={section: self.part(section).model_copy(update=change) for section, change in changes.items()}
+        )
 
     @property
     def masks(self) -> tuple[tuple[tuple[float, float], ...], ...]:

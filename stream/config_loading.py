@@ -26,6 +26,7 @@ from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config, WatchConfig
 from stream.errors import ConfigError
+from stream.extension.registry import section_models
 from stream.untrusted import CONFIG_BYTES_MAX, WATCHES_MAX
 
 if sys.version_info >= (3, 11):
@@ -96,7 +97,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
         sends_tokens = tree["answer"]["api"].get("picture") == "tokens"
         _put(tree, "answer.encode", SPARSE if sends_tokens else PICTURE)
     try:
-        config = Config.model_validate(tree)
+        config = Config.of_tables(tree)
     except ValidationError as error:
         raise ConfigError(_invalid(error, fields, origins)) from error
     for key, problem in _contradictions(config, origins):
@@ -186,6 +187,8 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)
     yield from _glance_contradictions(config)
+    for model in section_models().values():
+        yield from model.of(config).problems(config)
 
 
 def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -450,15 +453,23 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) in FREE_TABLES else {key: value})
 
 
-def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:
-    """Return every dotted key of the configuration and its field."""
+def known_keys() -> dict[str, FieldInfo]:
+    """Return every dotted key of the configuration and its field, those of extensions last."""
+    keys = keys_of(Config)
+    for name, model in section_models().items():
+        keys |= keys_of(model, f"{name}.")
+    return keys
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Return the dotted keys of a model and their fields."""
     keys: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         inner = section_of(field.annotation)
         if inner is None:
             keys[prefix + name] = field
         else:
-            keys |= known_keys(inner[1], f"{prefix}{name}.{inner[0]}")
+            keys |= keys_of(inner[1], f"{prefix}{name}.{inner[0]}")
     return keys
 
 
@@ -517,7 +528,7 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
     subkeys = [field_key.removeprefix(f"{key}.") for field_key in fields if field_key.startswith(f"{key}.")]
     if subkeys:
         return f"{key} is a section, not a value; its keys are {', '.join(subkeys)}"
-    nearest = difflib.get_close_matches(known_as(key), fields, n=1, cutoff=0.75)
+    nearest = _as_in_a_section(key, fields) or difflib.get_close_matches(known_as(key), fields, n=1, cutoff=0.75)
     if nearest and key.startswith(f"{ZONES}."):
         nearest = [nearest[0].replace(NAME, key.split(".")[1])]
     if not nearest:
@@ -527,12 +538,23 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
     if nearest:
         hint = f"did you mean {nearest[0]}?"
     else:
-        hint = f"its sections are {', '.join(_sections(fields))}"
+        hint = f"its sections are {', '.join(_sections(fields))}; those of extensions: docs/configuration.md"
     return f"unknown key {key}; {hint}"
 
 
+def _as_in_a_section(key: str, fields: Mapping[str, FieldInfo]) -> list[str]:
+    """Return the key of an extension that a name means: `mqtt.name` for `output.mqtt_name`, `mqtt.url` for `mqtt`."""
+    name, _, rest = key.rpartition(".")[2].partition("_")
+    model = section_models().get(name)
+    if model is None:
+        return []
+    meant = f"{name}.{rest or model.switch}"
+    return [meant] if meant in fields and meant != key else []
+
+
 def _sections(fields: Mapping[str, FieldInfo]) -> list[str]:
-    return list(dict.fromkeys(key.partition(".")[0] for key in fields if "." in key))
+    names = dict.fromkeys(key.partition(".")[0] for key in fields if "." in key)
+    return [name for name in names if name not in section_models()]
 
 
 def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: Mapping[str, str]) -> str:

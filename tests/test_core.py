@@ -44,13 +44,18 @@ def test_the_three_rules_are_broken_where_the_list_says_and_nowhere_else() -> No
 def test_each_kind_of_breach_is_found() -> None:
     imports = {
         "arr_coc.types": {"stream.clock"},
-        "stream.runtime.run": {"stream.mqtt.link.MqttLink"},
-        "stream.mqtt.link": {"stream.web.viewer", "stream.mqtt.broker", "stream.clock", "paho.mqtt"},
+        "stream.runtime.run": {"stream.extensions.mqtt.link.MqttLink"},
+        "stream.extensions.mqtt.link": {
+            "stream.extensions.web.viewer",
+            "stream.extensions.mqtt.broker",
+            "stream.clock",
+            "paho.mqtt",
+        },
     }
     assert sorted(breaches(imports)) == [
         "arr_coc.types imports stream.clock",
-        "stream.mqtt.link imports stream.web.viewer",
-        "stream.runtime.run imports stream.mqtt.link",
+        "stream.extensions.mqtt.link imports stream.extensions.web.viewer",
+        "stream.runtime.run imports stream.extensions.mqtt.link",
     ]
 
 
@@ -59,12 +64,12 @@ def test_every_module_of_a_feature_exists() -> None:
 
 
 def test_a_module_belongs_to_the_longest_name_that_fits() -> None:
-    assert feature_of("stream.web.past") == "past"
-    assert feature_of("stream.web.viewer") == feature_of("stream.web") == "web"
-    assert feature_of("stream.webhook") is feature_of("stream.runtime.run") is None
+    assert feature_of("stream.commands.recap") == feature_of("stream.extensions.past.store") == "past"
+    assert feature_of("stream.extensions.web.viewer") == feature_of("stream.extensions.web") == "web"
+    assert feature_of("stream.extension") is feature_of("stream.runtime.run") is None
 
 
 def test_the_core_is_measured() -> None:
     lines = lines_of_parts()
-    assert set(lines) == {"core", *FEATURES}
+    assert {"core", *FEATURES} < set(lines)
     assert min(lines.values()) > 0

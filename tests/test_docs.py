@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.test_imports import LAYERS
-
 ROOT = Path(__file__).resolve().parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "models/*/README.md")
 PAGES = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
@@ -86,13 +84,3 @@ def test_programs_of_a_page_exist(page: Path) -> None:
     )
     paths = [ROOT / module.replace(".", "/") for module in modules]
     assert [path for path in paths if not path.with_suffix(".py").is_file() and not path.is_dir()] == []
-
-
-def test_the_layers_are_drawn_as_they_are_tested() -> None:
-    layers = [
-        set(parts.split(" · "))
-        for parts in re.findall(
-            r"^(?:\w+)? +\d+  (\S.*)$", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    ]
-    assert layers == [*reversed(LAYERS["stream"]), *reversed(LAYERS["arr_coc"])]

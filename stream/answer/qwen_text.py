@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stream.config import Config
-from stream.past.recap import STATEMENT_TOKENS
+from stream.extensions.past.recap import STATEMENT_TOKENS
 
 if TYPE_CHECKING:
     from arr_coc.model import ARRCOCQwen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream.config import Config
-from stream.past.recap import TextModel
+from stream.extensions.past.recap import TextModel
 
 
 def load_text_model(config: Config) -> TextModel:

@@ -99,7 +99,7 @@ def bench(
     else:
         warmup_s = parse_duration("--warmup", warmup)
     paths = [path for path in (json_path, png_path) if path is not None]
-    outputs = sorted({path for config in configs.values() for path in output_files(config.output)})
+    outputs = sorted({path for config in configs.values() for path in output_files(config)})
     check_distinct([*paths, *outputs], configs["A"].source, *(options["config"] or ()), *(against or ()))
     _check_files(paths, png_path)
     for config in configs.values():
@@ -112,7 +112,7 @@ def bench(
         files = {path: stack.enter_context(closing(OutputFile(path))) for path in paths}
         result = _measure(BenchPlan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s))
         _report(result, configs["A"].source, files, json_path, png_path)
-    report_written([*paths, *sorted({path for config in configs.values() for path in also_written(config.output)})])
+    report_written([*paths, *sorted({path for config in configs.values() for path in also_written(config)})])
     if result.failure is not None:
         raise result.failure
     return INTERRUPTED if result.interrupted else 0
@@ -146,7 +146,7 @@ def _check_source(config: Config, runs: int) -> None:
         raise ConfigError("no SOURCE to measure; give a video file, or scene:demo for a drawn one")
     if config.source == "-" and runs > 1:
         raise ConfigError(f"standard input can be read only once, not {runs} times; give a file, or --runs 1")
-    if config.output.record is not None and runs > 1:
+    if config.value("record.folder") is not None and runs > 1:
         raise ConfigError(
             f"a folder takes the recording of one run, not of {runs}; leave --record out, or give --runs 1"
         )

@@ -65,7 +65,7 @@ def _captioned(config: Config, service: AnswerService | None = None, *, resume: 
             summary = _run(config, journal, answers, resume=resume)
     else:
         summary = _run(config, journal, service, resume=resume)
-    report_written([*config.output.paths, *also_written(config.output)])
+    report_written([*config.output.paths, *also_written(config)])
     return summary
 
 
@@ -142,7 +142,7 @@ def demo(
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
     summary_path = os.path.join(folder, "summary.json")
     heatmap = os.path.join(folder, "heatmap.mp4")
-    outputs = ConfigLayer("demo", {"output.paths": captions, "output.heatmap": heatmap})
+    outputs = ConfigLayer("demo", {"output.paths": captions, "heatmap.file": heatmap})
     config = options.configuration(base=[layer_from_file("demo"), outputs])
     _claim(folder, [*captions, summary_path, heatmap])
 
@@ -162,7 +162,7 @@ def demo(
     finally:
         terminal.close()
         summary_file.close()
-    report_written([*config.output.paths, summary_path, *also_written(config.output)])
+    report_written([*config.output.paths, summary_path, *also_written(config)])
     report_note("In the video, bright tiles were shown in full resolution, dark ones coarsely or not at all.")
     return exit_status(summary)
 

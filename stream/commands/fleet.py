@@ -26,7 +26,7 @@ from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, exit_status,
 from stream.errors import ConfigError, StreamError
 
 if TYPE_CHECKING:
-    from stream.config import Config, OutputConfig
+    from stream.config import Config
     from stream.config_loading import ConfigLayer
     from stream.display import WatchOptions
     from stream.fleet.cameras import NamedCamera
@@ -206,8 +206,8 @@ def _run_all(
     place: ClusterPlace | None,
     vllm: VllmChoice | None,
 ) -> list[CameraOutcome]:
-    from stream.config import STDOUT
     from stream.display import open_display
+    from stream.sinks.paths import STDOUT
 
     if vllm is None:
         server = None
@@ -251,44 +251,35 @@ def _answered(fleet: Fleet, server: VllmServer | None, display: Display) -> list
 
 
 def _of_camera(config: Config, name: str) -> Config:
-    """Return the configuration of a camera: its outputs are named after it."""
-    from stream.config import OutputConfig
+    """Return the configuration of a camera: its outputs are named after it.
 
-    output = _placed(config.output, name)
-    if output.mqtt is not None and output.mqtt_name is None:
-        output = output.model_copy(update={"mqtt_name": _mqtt_name(name)})
-    if output.remember_camera is None:
-        output = output.model_copy(update={"remember_camera": name})
-    if output.frame_id == OutputConfig().frame_id:
-        output = output.model_copy(update={"frame_id": name})
-    return config.model_copy(update={"output": output})
-
-
-def _placed(output: OutputConfig, name: str) -> OutputConfig:
-    """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name, and
-    one for clips a folder."""
+    Its name is in the place of `{camera}`; a folder gets a file of that name, and one for clips a folder.
+    """
     from stream.commands.run import CAPTIONS, NAME
-    from stream.config import is_bag
+    from stream.sinks.paths import is_bag
+    from stream.sinks.types import sinks_of
 
     def named(path: str) -> str:
         # placeholder in an output's name for the camera's name, beside that of several sources in turn
         return path.replace("{camera}", name).replace(NAME, name)
 
-    single_paths = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
-    placed_paths = {key: None if path is None else named(path) for key, path in single_paths.items()}
-    if (clips := output.clips) is not None:
-        placed_paths["clips"] = named(clips) if named(clips) != clips else os.path.join(clips, name)
-    paths = tuple(
+    config = config.model_copy(
+        update={section_name: section.for_camera(name) for section_name, section in config.sections().items()}
+    )
+    values: dict[str, object] = {}
+    for sink in sinks_of(config):
+        if sink.place in ("file", "folder", "shared file", "shared folder"):
+            path = config.value(sink.key)
+            values[sink.key] = named(path)
+            if sink.place == "shared folder" and named(path) == path:
+                values[sink.key] = os.path.join(path, name)
+    values["output.paths"] = tuple(
         os.path.join(path, name + CAPTIONS)
         if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))
         else path
-        for path in map(named, output.paths)
+        for path in map(named, config.output.paths)
     )
-    return output.model_copy(update={**placed_paths, "paths": paths})
-
-
-def _mqtt_name(name: str) -> str:
-    return "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in name)
+    return config.with_values(values)
 
 
 def _problem_of(camera: NamedCamera, *, remote: bool) -> str | None:
@@ -311,8 +302,8 @@ def _problem_of(camera: NamedCamera, *, remote: bool) -> str | None:
 def _report_written(cameras: Sequence[NamedCamera]) -> None:
     from stream.commands.run import also_written, report_written
 
-    outputs = [camera.config.output for camera in cameras]
-    paths = [path for output in outputs for path in (*output.paths, *also_written(output))]
+    configs = [camera.config for camera in cameras]
+    paths = [path for config in configs for path in (*config.output.paths, *also_written(config))]
     report_written(list(dict.fromkeys(paths)))
 
 

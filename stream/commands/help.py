@@ -15,18 +15,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
     "Question": (
         *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory."),
-        *("watch", "until", "go_on", "force", "output.on_match"),
+        *("watch", "until", "go_on", "force"),
     ),
     "Tokens": (
         *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
         *("allocate.", "answer.encode", "answer.glance."),
     ),
-    "Outputs": (
-        *("folder", "json_path", "png_path"),
-        *("output.paths", "output.timing", "output.heatmap", "output.why", "output.record", "output.overlay"),
-        *("output.clips", "output.clip_", "output.clips_"),
-    ),
-    "Page": ("output.web", "output.web_"),
+    "Outputs": ("folder", "json_path", "png_path", "output.paths", "output.timing"),
+    "Page": (),
     "Servers": ("ray", "engine", "answer.server", "answer.api.", "output.", "network."),
     BEHAVIOUR: (
         *("stats_every", "ask_stdin", "warmup", "answer.model", "texture.", "answer."),
@@ -89,15 +85,22 @@ def group_of(name: str) -> str:
     for group, keys in GROUPS.items():
         if any(name == key or _begins(name, key) for key in keys):
             return group
+    if "." in name:  # of an extension
+        return "Servers"
     return BEHAVIOUR
 
 
-def rank_of(command: str, name: str, key: str) -> tuple[int, ...]:
-    """Return the place of an option, or an argument, in the help of a command."""
+def rank_of(command: str, name: str, key: str, group: str) -> tuple[int, ...]:
+    """Return the place of an option, or an argument, of a group in the help of a command."""
     first = (MOST_USED | WITHOUT_GROUPS).get(command, "").split()
-    group = group_of(key)
     prefixes = GROUPS[group]
-    within = next((place for place, prefix in enumerate(prefixes) if key == prefix or _begins(key, prefix)), 99)
+    places = [place for place, prefix in enumerate(prefixes) if key == prefix or _begins(key, prefix)]
+    if places:
+        within = places[0]
+    elif "output." in prefixes:  # of an extension: where those of the core's own outputs are
+        within = prefixes.index("output.")
+    else:
+        within = 99
     return (first.index(name) if name in first else 99, [*GROUPS].index(group), within)
 
 

@@ -38,8 +38,8 @@ def mcp(
     ARR_COC_WEB_TOKEN is the token of the page, and of HTTP clients, who send it as a
     bearer token; beyond this machine one is needed.
     """
+    from stream.extensions.web.access import LOCAL_NAMES, TOKEN, TOKEN_CHARS_MIN, is_loopback, parse_address
     from stream.options.extra import MCP
-    from stream.web.access import LOCAL_NAMES, TOKEN, TOKEN_CHARS_MIN, is_loopback, parse_address
 
     MCP.require("the command mcp")
     token = os.environ.get(TOKEN) or None

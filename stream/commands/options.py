@@ -215,12 +215,7 @@ class GivenOptions(Mapping[str, Any]):
         """Raise ConfigError for an option that has nothing to act on: no page, no broker, no model here."""
         given_options = {name: value for name, value in self.items() if value not in (None, False)}
         check_watch_options(config, given_options)
-        for name in given_options:
-            option = f"--{name.replace('_', '-')}"
-            if name.startswith("web_") and config.output.web is None:
-                raise ConfigError(f"{option} needs --web; give for example --web 8090")
-            if name.startswith("mqtt_") and config.output.mqtt is None:
-                raise ConfigError(f"{option} needs --mqtt; give for example --mqtt mqtt://homeassistant.local")
+        self._check_switches(config, given_options)
         if config.answer.server is None or self._command not in RUN.split():
             return
         for name, option in (
@@ -232,6 +227,21 @@ class GivenOptions(Mapping[str, Any]):
                     f"{option} {given_options[name]} has no effect with --server: the model is the one that "
                     f"{config.answer.server} serves; leave {option} out, or give it to `serve-answers` there"
                 )
+
+    def _check_switches(self, config: Config, given_options: Collection[str]) -> None:
+        """Raise ConfigError for an option such as `--mqtt-name` without `--mqtt`, the switch of its section."""
+        parameters = {option.key: option for option in options_of(self._command) if option.parameter in given_options}
+        switches = {option.key: option for option in OPTIONS}
+        for name, section in config.sections().items():
+            key = f"{name}.{section.switch}"
+            if key not in switches or config.value(key) is not None:
+                continue
+            switch = switches[key].names[0]
+            for option in parameters.values():
+                if option.key.startswith(f"{name}.") and option.names[0].startswith(f"{switch}-"):
+                    examples = type(section).model_fields[section.switch].examples or [""]
+                    example = str(examples[0]).strip('"')
+                    raise ConfigError(f"{option.names[0]} needs {switch}; give for example {switch} {example}")
 
 
 def options_of(command: str) -> list[Option]:
@@ -253,12 +263,14 @@ def takes_options(function: Callable[..., int]) -> Callable[..., int]:
     }
     declared = {**command_options, **{name: _declared(option) for name, option in keyed.items()}, **shared}
     keys = {name: keyed[name].key if name in keyed else name for name in declared}
+    groups = {name: keyed[name].group if name in keyed else "" for name in declared}
+    groups = {name: group or group_of(keys[name]) for name, group in groups.items()}
     parameters = []
-    for name in sorted(declared, key=lambda name: rank_of(command, name, keys[name])):
+    for name in sorted(declared, key=lambda name: rank_of(command, name, keys[name], groups[name])):
         hint, default = declared[name]
         kind, info = get_args(hint)
         info = copy.copy(info)
-        info.rich_help_panel = group_of(keys[name])
+        info.rich_help_panel = groups[name]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[(kind, info)])
         )

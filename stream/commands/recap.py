@@ -26,8 +26,8 @@ from stream.commands.search import (
 
 if TYPE_CHECKING:
     from stream.config import Config
-    from stream.past.recap import RecapProgress, Statement
-    from stream.past.search import FoundMoment
+    from stream.extensions.past.recap import RecapProgress, Statement
+    from stream.extensions.past.search import FoundMoment
 
 SINCE = "24h"
 
@@ -50,8 +50,8 @@ def recap(
     statement are those of its piece in the file; the model writes none. The bundled model cannot summarise: name
     another with -m, or a server with --api.
     """
-    from stream.past.recap import MOMENTS_MAX, read_moments
-    from stream.past.search import PastReader
+    from stream.extensions.past.recap import MOMENTS_MAX, read_moments
+    from stream.extensions.past.search import PastReader
 
     config = options.configuration()
     request = search_of(since, before, camera)
@@ -72,8 +72,8 @@ def recap(
 
 def _summarise(config: Config, moments: list[FoundMoment], *, as_json: bool) -> int:
     from stream.answer.text import load_text_model
+    from stream.extensions.past.recap import Recap
     from stream.logs import print_line
-    from stream.past.recap import Recap
 
     model = load_text_model(config)
     if model.known_world is not None:
@@ -119,7 +119,7 @@ def _json_line(statement: Statement) -> str:
 
     import msgspec
 
-    from stream.past.times import iso_time
+    from stream.extensions.past.times import iso_time
     from stream.untrusted import printable_json
 
     values = {"since": iso_time(statement.since_ms), "until": iso_time(statement.until_ms), **asdict(statement)}

@@ -6,7 +6,6 @@ is reported at once. Nothing is opened here, and the code that opens it checks a
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -17,16 +16,7 @@ from stream import logs
 from stream.answer.model import model_name
 from stream.commands.kernel_build import build_kernels
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
-from stream.config import (
-    STDOUT,
-    Config,
-    OutputConfig,
-    check_reachable,
-    is_bag,
-    is_hls,
-    needs_keys,
-    server_addresses,
-)
+from stream.config import Config, check_reachable, needs_keys, server_addresses
 from stream.errors import (
     NothingToContinue,
     OutputError,
@@ -37,8 +27,8 @@ from stream.errors import (
 )
 from stream.options.extra import SCHEMA
 from stream.sinks.checks import check_outputs
-from stream.sinks.on_match import commands_of
 from stream.sinks.output_file import check_distinct
+from stream.sinks.paths import STDOUT, is_bag, is_hls
 from stream.sinks.types import output_files, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
 from stream.sources.factory import check_source
@@ -54,6 +44,9 @@ NAME = "{name}"
 CAPTIONS = ".vtt"
 """Suffix of the output if `-o` names a folder."""
 
+WRITTEN = ("file", "folder", "shared folder")
+"""Places that a run writes to, and reports at its end."""
+
 RunOne = Callable[["Config", "AnswerService | None"], "Summary"]
 
 
@@ -65,9 +58,9 @@ def report_written(paths: Sequence[str]) -> None:
         logs.say(f"wrote {path}", event="wrote", path=path)
 
 
-def also_written(output: OutputConfig) -> list[str]:
-    """Return the files that a run wrote beside its captions."""
-    return [path for path in (output.heatmap, output.why, output.record, output.clips) if path is not None]
+def also_written(config: Config) -> list[str]:
+    """Return the files and folders that a run wrote beside its captions."""
+    return [config.value(sink.key) for sink in sinks_of(config) if sink.place in WRITTEN and sink.lasts]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
@@ -76,14 +69,11 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
     Raises OutputError if two sources would be written to one file, a source would be overwritten, and for an
     unknown suffix and a place that cannot be written.
     """
-    configs = [
-        config.model_copy(update={"source": source, "output": output_for(config.output, _name_of(source))})
-        for source in sources
-    ]
-    files = [path for source_config in configs for path in output_files(source_config.output) if path != STDOUT]
+    configs = [output_for(config, _name_of(source)).model_copy(update={"source": source}) for source in sources]
+    files = [path for source_config in configs for path in output_files(source_config) if path != STDOUT]
     check_distinct(files, sources[0], *sources[1:])
     for source_config in configs:
-        check_outputs(source_config.output, source_config.source)
+        check_outputs(source_config)
     return configs
 
 
@@ -119,20 +109,20 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     return min(statuses)  # with watches: 0 if one of them matched
 
 
-def output_for(output: OutputConfig, name: str) -> OutputConfig:
-    """Return outputs of one of several sources, `name` in the place of `{name}`. Raises OutputError if that is
-    missing."""
-    single_paths = {
-        key: None if path is None else _place(f"--{key}", path, name)
-        for key, path in (
-            *(("heatmap", output.heatmap), ("why", output.why)),
-            *(("overlay", output.overlay), ("record", output.record)),
-        )
+def output_for(config: Config, name: str) -> Config:
+    """Return the configuration of one of several sources, `name` in the place of `{name}` in its outputs.
+
+    Raises OutputError if that is missing.
+    """
+    values: dict[str, object] = {
+        "output.paths": tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in config.output.paths)
     }
-    if output.clips is not None:  # one folder for all, if it names no place for each
-        single_paths["clips"] = output.clips.replace(NAME, name)
-    paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
-    return output.model_copy(update={**single_paths, "paths": paths})
+    for sink in sinks_of(config):
+        if sink.place in ("file", "folder"):
+            values[sink.key] = _place(sink.option, config.value(sink.key), name)
+        elif sink.place == "shared folder":  # one folder for all, if it names no place for each
+            values[sink.key] = config.value(sink.key).replace(NAME, name)
+    return config.with_values(values)
 
 
 def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
@@ -171,14 +161,9 @@ def check_run(config: Config, *, remote: bool = False) -> None:
     A checkout that lacks its compiled kernels then builds them. `remote`: the run's source and its model are on other
     machines.
     """
-    check_outputs(config.output, config.source)
-    for sink in sinks_of(config.output):
-        sink.require(config.output)
-        if sink.check is not None:
-            sink.check(config)
-    commands_of(config)
-    if config.output.record is not None:
-        _check_record(config.output.record)
+    check_outputs(config)
+    for sink in sinks_of(config):
+        sink.check_config(config)
     if not remote:
         check_source(config.source, config.capture, config.network)
     if config.answer.server is not None:
@@ -191,13 +176,3 @@ def check_run(config: Config, *, remote: bool = False) -> None:
             SCHEMA.require("--schema" if config.answer.choices is None else "--choices")
     if not remote:
         build_kernels()
-
-
-def _check_record(folder: str) -> None:
-    """Raise OutputError if no folder for a recording can be made."""
-    if os.path.isfile(folder):
-        problem = "it is a file"
-    else:
-        problem = os.strerror(errno.ENOENT)
-    if not os.path.isdir(folder) and (os.path.lexists(folder) or not Path(folder).parent.is_dir()):
-        raise OutputError(f"cannot record into {folder!r}: {problem}; name a folder, new or empty")

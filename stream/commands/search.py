@@ -14,7 +14,7 @@ from stream.commands.options import parse_count, text_option
 from stream.commands.outcome import report_note
 
 if TYPE_CHECKING:
-    from stream.past.search import FoundMoment, PastReader, Search
+    from stream.extensions.past.search import FoundMoment, PastReader, Search
 
 NOTHING_FOUND = 3
 """Exit status if there is no such moment, as `--until` has it for what was never seen."""
@@ -70,8 +70,8 @@ def search(
     """
     from dataclasses import replace
 
+    from stream.extensions.past.search import PastReader, Query
     from stream.logs import print_line
-    from stream.past.search import PastReader, Query
 
     count = parse_count("--limit", limit, LIMIT_MAX)
     request = search_of(since, before, camera, kind)
@@ -111,9 +111,9 @@ def search_of(
     from datetime import datetime
 
     from stream.errors import ConfigError
-    from stream.past.moments import KINDS
-    from stream.past.search import Search
-    from stream.past.times import parse_past_time
+    from stream.extensions.past.moments import KINDS
+    from stream.extensions.past.search import Search
+    from stream.extensions.past.times import parse_past_time
 
     for kind in kinds or ():
         if kind not in KINDS:
@@ -152,7 +152,7 @@ def report_left_out(reader: PastReader) -> None:
 def text_lines(moment: FoundMoment, columns: int) -> list[str]:
     """Return a moment for people: time, camera and media time in one line, and the text below, wrapped."""
     from stream.clock import clock_text
-    from stream.past.moments import MATCH
+    from stream.extensions.past.moments import MATCH
     from stream.untrusted import printable
 
     head = f"{local_time(moment.unix_ms)}  {printable(moment.camera)}"
@@ -187,7 +187,7 @@ def plain(moment: FoundMoment) -> dict[str, Any]:
     import json
     from dataclasses import asdict
 
-    from stream.past.times import iso_time
+    from stream.extensions.past.times import iso_time
 
     values = asdict(moment)
     values["fields"] = None if moment.fields is None else json.loads(moment.fields)

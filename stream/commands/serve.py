@@ -33,7 +33,7 @@ def ask(
 
     network = options.configuration([ConfigLayer("ask", {"answer.query": question})]).network
 
-    from stream.sinks.services import ask_request, read_reply
+    from stream.extensions.zeromq.sinks import ask_request, read_reply
     from stream.transport.security import client_curve
     from stream.transport.services import request
 

@@ -51,10 +51,10 @@ def watch(
     from dataclasses import replace
 
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
-    from stream.config import STDOUT
     from stream.config_loading import ConfigLayer
     from stream.display import WatchOptions, open_display
     from stream.fleet.cameras import is_named
+    from stream.sinks.paths import STDOUT
     from stream.sources.address import BROWSER
 
     has_names = any(map(is_named, source or ()))
@@ -87,7 +87,7 @@ def watch(
             )
         finally:
             display.close()
-        report_written([*config.output.paths, *also_written(config.output)])
+        report_written([*config.output.paths, *also_written(config)])
         return summary
 
     if BROWSER in (source or [config.source]):
@@ -101,16 +101,16 @@ def watch(
 @contextmanager
 def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Config]:
     """Give the configuration of a run whose source is a viewer's camera. Raises ConfigError."""
+    from stream.extensions.web.access import WebAccess
+    from stream.extensions.web.camera import CAMERA, of_camera
     from stream.sources.address import BROWSER
     from stream.transport import ipc_endpoint, private_directory
-    from stream.web.access import WebAccess
-    from stream.web.camera import CAMERA, of_camera
 
     if sources is not None and len(sources) > 1:
         raise ConfigError(f"{BROWSER} is watched alone; leave the other sources out")
-    if config.output.web is None:
+    if config.value("web.address") is None:
         raise ConfigError(f"{BROWSER} is the camera of a viewer of the page; give --web PORT as well")
-    if not WebAccess.of(config.output).control:
+    if not WebAccess.of(config).control:
         raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
     with private_directory() as folder:
         yield of_camera(config, ipc_endpoint(folder, CAMERA))

@@ -14,12 +14,12 @@ from stream.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream.config import Config
+    from stream.extensions.web.compare import CompareDesk
+    from stream.extensions.web.sink import WebPage
+    from stream.extensions.web.sources import ChosenSource, SourceChooser
     from stream.protocol.comparison import ModelChoice
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.fork_server import ForkServer
-    from stream.sinks.web import WebPage
-    from stream.web.compare import CompareDesk
-    from stream.web.sources import ChosenSource, SourceChooser
 
 RUN_DEFAULTS = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has separate processes: if one fails, the page stays."""
@@ -49,51 +49,49 @@ def web(
     sources = tuple(text for text in address or () if "=" in text)
     if len(places) > 1:
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
-    top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
-    top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": sources})] if sources else []
+    top = [ConfigLayer("[HOST:]PORT", {"web.address": place}) for place in places]
+    top += [ConfigLayer("NAME=SOURCE", {"web.sources": sources})] if sources else []
     # not 8080, which is llama.cpp's own
-    config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **RUN_DEFAULTS})], top=top)
+    config = options.configuration(base=[ConfigLayer("web", {"web.address": "8090", **RUN_DEFAULTS})], top=top)
     _check(config)
     return _serve(config)
 
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for a configuration that would fail with every source, or makes no sense here."""
+    from stream.extensions.web.access import WebAccess
     from stream.sinks.types import output_files
-    from stream.web.access import WebAccess
 
-    output = config.output
     if config.source:
         raise ConfigError(f"web takes sources as NAME=SOURCE, not as source = {config.source!r}; give one a name")
-    paths = [*output_files(output), *filter(None, [output.record])]
+    paths = [*output_files(config), *filter(None, [config.value("record.folder")])]
     if paths:
         raise ConfigError(f"web writes no files, and {paths[0]!r} would be one; watch the source with `watch`")
-    WebAccess.of(output)
+    WebAccess.of(config)
     _model_choices(config)
 
 
 def _serve(config: Config) -> int:
     """Serve the page and run the chosen sources, until a signal ends the program."""
     from stream.control import signals_handled
+    from stream.extensions.web.access import WebAccess
+    from stream.extensions.web.camera import CAMERA
+    from stream.extensions.web.section import WebSection
+    from stream.extensions.web.sink import WebPage
+    from stream.extensions.web.sources import SourceChooser, read_named
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.child import start_fork_server
-    from stream.sinks.web import WebPage
     from stream.transport import ipc_endpoint, private_directory
-    from stream.web.access import WebAccess
-    from stream.web.camera import CAMERA
-    from stream.web.sources import SourceChooser, read_named
 
-    output = config.output
-    chooser = SourceChooser(
-        read_named(output.web_sources), free=output.web_any_source, browser=WebAccess.of(output).control
-    )
+    section = WebSection.of(config)
+    chooser = SourceChooser(read_named(section.sources), free=section.any_source, browser=WebAccess.of(config).control)
     with ExitStack() as stack:
         stack.enter_context(signals_handled(lambda _: chooser.quit()))
         endpoint = ipc_endpoint(stack.enter_context(private_directory()), CAMERA)
         desk = _compare_desk(config)
         stack.callback(desk.close)
-        page_output = output.model_copy(update={"web_camera": endpoint})
-        page = stack.enter_context(closing(WebPage(page_output, chooser=chooser, compare=desk)))
+        page_config = config.with_values({"web.camera": endpoint})
+        page = stack.enter_context(closing(WebPage(page_config, chooser=chooser, compare=desk)))
         page.print_address()
         forks = start_fork_server()
         if forks is not None:
@@ -116,9 +114,9 @@ def _compare_desk(config: Config) -> CompareDesk:
     from importlib.metadata import version
 
     from stream.compare.process import CompareProcess
+    from stream.extensions.web.access import WebAccess
+    from stream.extensions.web.compare import CompareDesk
     from stream.protocol.comparison import CompareOptions
-    from stream.web.access import WebAccess
-    from stream.web.compare import CompareDesk
 
     choices = _model_choices(config)
     facts = {
@@ -128,13 +126,13 @@ def _compare_desk(config: Config) -> CompareDesk:
         "transformers": version("transformers"),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()}",
     }
-    model_limit = config.output.web_compare_loaded
+    model_limit = config.value("web.compare_loaded")
     process = CompareProcess(
         CompareOptions(
             choices, config.answer.device, config.answer.dtype, None if model_limit == "auto" else model_limit
         )
     )
-    control = WebAccess.of(config.output).control
+    control = WebAccess.of(config).control
     return CompareDesk(process, {choice.name: choice.world for choice in choices}, facts, control=control)
 
 
@@ -150,7 +148,7 @@ def _model_choices(config: Config) -> list[ModelChoice]:
     run_answer = config.answer
     if run_answer.uses_server:
         run_answer = run_answer.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
-    pairs = [_model_and_allocator(text, run_answer.model) for text in config.output.web_compare]
+    pairs = [_model_and_allocator(text, run_answer.model) for text in config.value("web.compare")]
     choices: dict[str, ModelChoice] = {}
     for model, allocator in dict.fromkeys([(run_answer.model, run_answer.allocator), *pairs]):
         folder = None if allocator == NO_ALLOCATOR else allocator
@@ -178,13 +176,12 @@ def _model_and_allocator(text: str, default_model: str | None) -> tuple[str | No
 
 
 def _configured(config: Config, choice: ChosenSource, endpoint: str) -> Config:
+    from stream.extensions.web.camera import of_camera
     from stream.sources.address import BROWSER, SCENE_PREFIX
-    from stream.web.camera import of_camera
 
     address = choice.source.address
-    if config.output.remember_camera is None:
-        output = config.output.model_copy(update={"remember_camera": choice.source.name})
-        config = config.model_copy(update={"output": output})
+    if config.value("past.camera") is None:
+        config = config.with_values({"past.camera": choice.source.name})
     if address == BROWSER:
         return of_camera(config, endpoint)
     capture = config.capture.model_copy(update={"loop": address.startswith(SCENE_PREFIX)})

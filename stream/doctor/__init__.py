@@ -59,11 +59,11 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
 def _extras() -> list[Extra]:
     """Return the extras of sinks and sources, and those that other parts need."""
     from stream.options.extra import API, RAY
-    from stream.sinks.types import SINKS
+    from stream.sinks.types import sink_types
     from stream.sources.types import SOURCES
 
-    types = (*SINKS, *SOURCES)
-    return list(dict.fromkeys([*(kind.extra for kind in types if kind.extra is not None), RAY, API]))
+    extras = [kind.extra for kind in sink_types()] + [kind.extra for kind in SOURCES]
+    return list(dict.fromkeys([*filter(None, extras), RAY, API]))
 
 
 def all_needed_work(checks: Sequence[DiagnosticCheck]) -> bool:

@@ -8,12 +8,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stream.config import STDOUT, Config
+from stream.config import Config
 from stream.display.input import NAME
 from stream.errors import ConfigError
+from stream.extensions.past.section import PastSection
+from stream.extensions.web.access import WebAccess
 from stream.recording.identity import ANSWER_KEYS
+from stream.sinks.paths import STDOUT
+from stream.sinks.types import sink_types, sinks_of
 from stream.sources.address import BROWSER, STDIN
-from stream.web.access import WebAccess
 
 EXAMPLE = "door=rtsp://192.168.1.20/stream"
 
@@ -76,8 +79,8 @@ def check_camera(config: Config) -> None:
         raise ConfigError("it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
     if config.source in (STDIN, BROWSER):
         raise ConfigError(f"the source {config.source!r} is watched alone; take it out, and watch it in another run")
-    if config.output.web_camera is not None:
-        raise ConfigError("output.web_camera is for the page of one camera; leave it out")
+    if config.value("web.camera") is not None:
+        raise ConfigError("web.camera is for the page of one camera; leave it out")
     if config.pipeline.single_process:
         raise ConfigError("--single-process is for one camera; leave it out")
 
@@ -86,32 +89,34 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
     """Raise ConfigError if two cameras would write one file or serve one address. Several may write the same
     .jsonl, whose lines name the camera, and all are in one page, whose settings are checked here, once."""
     _refuse_twice(_files(cameras), "write {place!r}; put {{camera}} into its name, such as '{{camera}}{suffix}'")
-    paged = next((camera.config.output for camera in cameras if camera.config.output.web is not None), None)
+    paged = next((camera.config for camera in cameras if camera.config.value("web.address") is not None), None)
     if paged is not None:
         WebAccess.of(paged)
     _check_remembered(cameras)
-    for key in ("publish", "control", "foxglove"):
-        places = ((str(place), camera.name) for camera in cameras if (place := getattr(camera.config.output, key)))
+    for sink in sink_types():
+        if sink.place != "address":
+            continue
+        places = ((str(place), camera.name) for camera in cameras if (place := camera.config.value(sink.key)))
         _refuse_twice(
-            places, f"serve output.{key} at {{place}}; give each its own in a file for `fleet`, or leave it out"
+            places, f"serve {sink.key} at {{place}}; give each its own in a file for `fleet`, or leave it out"
         )
-    names = ((name, camera.name) for camera in cameras if (name := camera.config.output.mqtt_name))
-    _refuse_twice(names, "have the MQTT name {place!r}; leave output.mqtt_name out: a camera's own name is taken")
+    names = ((name, camera.name) for camera in cameras if (name := camera.config.value("mqtt.name")))
+    _refuse_twice(names, "have the MQTT name {place!r}; leave mqtt.name out: a camera's own name is taken")
 
 
 def _check_remembered(cameras: Sequence[NamedCamera]) -> None:
     """Raise ConfigError if two cameras remember in one file, which has one writer, with different limits."""
     first: dict[str, NamedCamera] = {}
     for camera in cameras:
-        output = camera.config.output
-        if output.remember is None:
+        past = PastSection.of(camera.config)
+        if past.file is None:
             continue
-        other = first.setdefault(os.path.realpath(output.remember), camera)
-        limits = other.config.output.remember_max_days, other.config.output.remember_max_mib
-        if limits != (output.remember_max_days, output.remember_max_mib):
+        other = first.setdefault(os.path.realpath(past.file), camera)
+        others = PastSection.of(other.config)
+        if (others.max_days, others.max_mib) != (past.max_days, past.max_mib):
             raise ConfigError(
-                f"the cameras {other.name} and {camera.name} both remember in {output.remember!r}, with different "
-                "limits; give both the same output.remember_max_days and output.remember_max_mib"
+                f"the cameras {other.name} and {camera.name} both remember in {past.file!r}, with different "
+                "limits; give both the same past.max_days and past.max_mib"
             )
 
 
@@ -125,13 +130,17 @@ def is_lines(path: str) -> bool:
     return path == STDOUT or path.lower().endswith(".jsonl")
 
 
+ALONE = ("file", "folder", "shared folder")
+"""Places that a camera has to itself."""
+
+
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
     for camera in cameras:
-        output = camera.config.output
-        path_options = (output.heatmap, output.why, output.overlay, output.record, output.clips)
-        for path in (*(path for path in output.paths if not is_lines(path)), *path_options):
-            if path is not None:
-                yield os.path.realpath(path), camera.name
+        config = camera.config
+        paths = [path for path in config.output.paths if not is_lines(path)]
+        paths += [config.value(sink.key) for sink in sinks_of(config) if sink.place in ALONE]
+        for path in paths:
+            yield os.path.realpath(path), camera.name
 
 
 def _refuse_twice(places: Iterable[tuple[str, str]], problem: str) -> None:

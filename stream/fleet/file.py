@@ -95,9 +95,9 @@ def _camera_layers(origin: str, camera: str, table: object, common: list[ConfigL
     if not table.get("source"):
         raise ConfigError(f"{origin}: it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
     for key in (key for layer in layers for key in layer.values):
-        if key == "output.metrics_port":
+        if key == "metrics.port":
             raise ConfigError(f"{origin}: {key} is one port for all cameras; put it before their tables")
-        if key == "output.web" or key.startswith("output.web_"):
+        if key.startswith("web."):
             raise ConfigError(f"{origin}: {key} is for the one page of all cameras; put it before their tables")
     return layers
 

@@ -1,15 +1,14 @@
-"""Outputs that several cameras share, each event with the camera's name: files of JSON lines, and webhooks."""
+"""Outputs that several cameras share, each event with the camera's name: files of JSON lines."""
 
 from __future__ import annotations
 
 import threading
 
-from stream.config import STDOUT, Config
+from stream.config import Config
 from stream.fleet.cameras import NamedCamera, is_lines, shared_lines
 from stream.sinks.base import Sink
-from stream.sinks.on_match import MatchCommandSink, commands_of
 from stream.sinks.output_file import JsonlSink, OutputFile, StdoutLines
-from stream.sinks.webhook import WebhookSink
+from stream.sinks.paths import STDOUT
 
 
 class SharedLines:
@@ -55,19 +54,13 @@ class CameraLines:
             raise
 
     def sinks(self, camera: NamedCamera) -> list[Sink]:
-        """Return the sinks of one camera whose events carry its name. Raises ConfigError for an unusable webhook."""
+        """Return the sinks of one camera in shared files, whose lines carry its name."""
         output = camera.config.output
-        sinks: list[Sink] = [
+        return [
             JsonlSink(path, timing=output.timing, camera=camera.name, file=self._files[path])
             for path in output.paths
             if is_lines(path)
         ]
-        if output.webhook is not None:
-            silent = [watch.name for watch in camera.config.watch if not watch.webhook]
-            sinks.append(WebhookSink(output.webhook, camera=camera.name, silent=silent))
-        if commands := commands_of(camera.config):
-            sinks.append(MatchCommandSink(commands, limit_s=output.on_match_limit_s, camera=camera.name))
-        return sinks
 
     def close(self) -> None:
         """Close the files."""
@@ -76,9 +69,6 @@ class CameraLines:
 
 
 def without_shared(config: Config) -> Config:
-    """Return a configuration without the outputs that cameras share: JSON lines, the webhook, metrics, and those that
-    name the camera: commands."""
+    """Return a configuration without the outputs that cameras share: JSON lines and metrics."""
     paths = tuple(path for path in config.output.paths if not is_lines(path))
-    output = config.output.model_copy(update={"paths": paths, "webhook": None, "metrics_port": None, "on_match": None})
-    watches = tuple(watch.model_copy(update={"on_match": None}) for watch in config.watch)
-    return config.model_copy(update={"output": output, "watch": watches})
+    return config.with_values({"output.paths": paths, "metrics.port": None})

@@ -20,6 +20,7 @@ from stream.config import Config
 from stream.control import RunControl, describe, signals_handled
 from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver, StreamError
 from stream.events import Restarted, Summary
+from stream.extensions.metrics.section import MetricsSection
 from stream.fleet.cameras import NamedCamera, answered_together
 from stream.fleet.outputs import CameraLines, without_shared
 from stream.monitor.health import RunHandle, RunMonitor
@@ -33,8 +34,8 @@ from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
 
 if TYPE_CHECKING:
-    from stream.sinks.metrics import RunMetrics
-    from stream.sinks.web import WebPage
+    from stream.extensions.metrics.sink import RunMetrics
+    from stream.extensions.web.sink import WebPage
 
 POLL_S = 0.05
 """Time between two checks for cameras that have ended, and for restarts of answer processes."""
@@ -147,27 +148,29 @@ class Fleet:
 
     def _open_metrics(self, stack: ExitStack) -> RunMetrics | None:
         """Return the metrics server of all cameras; None without a configured port."""
-        output = next((camera.config.output for camera in self._cameras if camera.config.output.metrics_port), None)
-        if output is None or output.metrics_port is None:
+        sections = (MetricsSection.of(camera.config) for camera in self._cameras)
+        section = next((section for section in sections if section.port), None)
+        if section is None or section.port is None:
             return None
-        from stream.sinks.metrics import RunMetrics
+        from stream.extensions.metrics.sink import RunMetrics
 
         monitors = {camera.name: RunMonitor(camera.config) for camera in self._cameras}
         return stack.enter_context(
-            closing(RunMetrics(output.metrics_host, output.metrics_port, monitors, self._refused, self.processes))
+            closing(RunMetrics(section.host, section.port, monitors, self._refused, self.processes))
         )
 
     def _open_page(self, stack: ExitStack) -> WebPage | None:
         """Return the page of all cameras; None without a configured address."""
-        output = next((camera.config.output for camera in self._cameras if camera.config.output.web is not None), None)
-        if output is None:
+        configs = [camera.config for camera in self._cameras]
+        paged = next((config for config in configs if config.value("web.address") is not None), None)
+        if paged is None:
             return None
-        from stream.sinks.web import WebPage
+        from stream.extensions.web.sink import WebPage
 
         names = dict.fromkeys([*(camera.name for camera in self._cameras), *self._refused])
-        paths = (camera.config.output.remember for camera in self._cameras)
+        paths = (config.value("past.file") for config in configs)
         remembered = list(dict.fromkeys(path for path in paths if path is not None))
-        page = stack.enter_context(closing(WebPage(output, list(names), remembered=remembered)))
+        page = stack.enter_context(closing(WebPage(paged, list(names), remembered=remembered)))
         for name, reason in self._refused.items():
             page.failed(name, reason)
         page.print_address()
@@ -196,6 +199,7 @@ class Fleet:
                     self._display.camera(name),
                     extra=sinks if self._metrics is None else [*sinks, self._metrics.sinks[camera.name]],
                     make_run=self._opener(camera),
+                    camera=name,
                     limit_s=self._limit_s,
                     page=None if self._page is None else self._page.cameras[name],
                     monitor=None if self._metrics is None else self._metrics.monitors[name],

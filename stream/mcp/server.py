@@ -18,9 +18,9 @@ from pydantic import Field
 from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
 from stream.errors import StreamError
+from stream.extensions.past.times import iso_time, parse_past_time
 from stream.mcp.page import CameraPage
 from stream.mcp.pictures import with_tokens
-from stream.past.times import iso_time, parse_past_time
 from stream.untrusted import WATCH_CHARS_MAX
 
 INSTRUCTIONS = """Live cameras that a vision-language model watches. `ask` puts a question to the newest frame of one; \

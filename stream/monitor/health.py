@@ -135,6 +135,11 @@ class RunMonitor:
         """The run that is followed; None before it is made."""
         return self._run
 
+    def followed_run(self) -> RunHandle:
+        """Return the run, which is followed before its first event."""
+        assert self._run is not None
+        return self._run
+
     def follow(self, run: RunHandle) -> None:
         """Called once the run is made: it is asked for its figures, drops and processes from now on."""
         with self._lock:

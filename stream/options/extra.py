@@ -50,19 +50,7 @@ def _is_installed(module: str) -> bool:
 
 
 API = Extra("api", "api", "--api", ("httpx2",))
-FOXGLOVE = Extra("foxglove", "foxglove", ".mcap and no --foxglove", ("foxglove-sdk",), ("foxglove",))
 LEROBOT = Extra("lerobot", "datasets", "lerobot:", ("pyarrow",))
 MCP = Extra("mcp", "agents", "mcp", ("mcp", "httpx2", "uvicorn"))
-MQTT = Extra("mqtt", "mqtt", "--mqtt", ("paho-mqtt",), ("paho.mqtt",))
-OTLP = Extra(
-    *("otlp", "traces", "--otlp", ("opentelemetry-exporter-otlp-proto-http",)),
-    modules=("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk.trace"),
-)
 RAY = Extra("ray", "ray", "fleet --ray", ("ray",))
-RERUN = Extra(
-    *("rerun", "rerun", "-o FILE.rrd and no --rerun", ("rerun-sdk",), ("rerun", "rerun_bindings")),
-    requires=", with Python 3.11 or newer",
-)
-ROS2 = Extra("ros2", "ros2 bags", ".rosbag", ("rosbags",))
 SCHEMA = Extra("schema", "schemas", "--schema and --choices of a model on this machine", ("llguidance",))
-WEB = Extra("web", "web page", "watch --web", ("starlette", "uvicorn", "websockets"))

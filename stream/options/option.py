@@ -30,6 +30,8 @@ class Option:
     """Other commands that have it."""
     only: str = ""
     """Commands that have it, in place of those of `RUN`."""
+    group: str = ""
+    """Group of the help, if not that of its key."""
     key: str = ""
     """Dotted key and, below, the kind of value: `text` as given, a TOML `value`, a `time`, a `list`, or a `flag`. The
     generated table has them from the field."""

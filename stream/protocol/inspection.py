@@ -177,7 +177,7 @@ LAYER_MAPS: dict[str, str] = {
     "entropy": "entropy",
     "motion": "motion, px",
 }
-"""Names of layers in `output.heatmap_layers` → names of maps in `tile_maps`."""
+"""Names of layers in `heatmap.layers` → names of maps in `tile_maps`."""
 
 
 def layers_of(

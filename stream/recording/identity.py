@@ -90,9 +90,13 @@ def run_fingerprint(config: Config) -> dict[str, str] | None:
     source = source_fingerprint(config.source)
     if source is None:
         return None
+    tables = config.model_dump(mode="json", include=set(Config.model_fields))
+    for name, section in config.sections().items():
+        if section.changes_answers:
+            tables[name] = section.model_dump(mode="json")
     settings = {
         key: json.dumps(value)
-        for key, value in _leaves(config.model_dump(mode="json"))
+        for key, value in _leaves(tables)
         if not any(key == name or (name.endswith(".") and key.startswith(name)) for name in WITHOUT_EFFECT)
     }
     files = {"source": source, "model": _model(config)}

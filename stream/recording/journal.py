@@ -20,12 +20,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
-from stream.config import STDOUT, Config, is_bag, is_hls
+from stream.config import Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance, ShadowCheck
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
+from stream.sinks.paths import STDOUT, is_bag, is_hls
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
 MAGIC = b"arr-coc journal 3\n"

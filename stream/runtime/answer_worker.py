@@ -162,8 +162,8 @@ def serve_answers(
         statistics=statistics,
     )
     with ExitStack() as stack:
-        if config.output.metrics_port is not None:
-            from stream.sinks.metrics import ServerMetrics
+        if config.value("metrics.port") is not None:
+            from stream.extensions.metrics.sink import ServerMetrics
 
             stack.enter_context(closing(ServerMetrics(config, statistics, stopping)))
         manager = ServiceManager.of_environment(lambda: _service_state(config, statistics, stopping))

@@ -78,7 +78,7 @@ class FrameProcess:
         with ExitStack() as stack:
             self._directory = stack.enter_context(private_directory())
             self._reports_to = ipc_endpoint(self._directory, "reports")
-            self.picture_endpoints = picture_endpoints(config.output, self._directory)
+            self.picture_endpoints = picture_endpoints(config, self._directory)
             transport = Transport()
             stack.callback(transport.close)
             self._reports = transport.event_receiver(self._reports_to)

@@ -28,7 +28,7 @@ from stream.answer.scheduler import AnswerScheduler
 from stream.answer.server import AnswerServer
 from stream.answer.triggers import WatchStates
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config, OutputConfig, is_hls
+from stream.config import Config
 from stream.control import RunControl, describe
 from stream.events import Event, Notice, Restarted, pack_event, store_lost
 from stream.media import AllocationOverlay
@@ -53,6 +53,8 @@ from stream.runtime.worker_messages import (
     pack_report,
     unpack_report,
 )
+from stream.sinks.paths import is_hls
+from stream.sinks.types import is_needed
 from stream.sources.factory import open_source
 from stream.sources.segments import SegmentRecorder
 from stream.stages.allocate import AllocateContext, AllocateStage
@@ -154,7 +156,7 @@ class FrameStages:
         self._first_frame = first_frame
         self._notices: list[Notice] = []
         store = self._try_store()
-        self._segments = _segment_recorder(config.output, copies=not config.masks)
+        self._segments = _segment_recorder(config)
         self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
@@ -163,7 +165,7 @@ class FrameStages:
             self._plan = replace(plan, tap=replace(plan.tap, maps=plan.tap.maps or maps))
             stack.pop_all()
         # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
-        if config.output.heatmap is not None and not self._plan.paced:
+        if is_needed(config, "overlays") and not self._plan.paced:
             self._overlays = overlays
         else:
             self._overlays = None
@@ -174,10 +176,9 @@ class FrameStages:
         self._group = StageGroup(self._control)
         self._reports = self.reports()
         self._resources = ExitStack()
-        output = config.output
         self.picture_endpoints = pictures_to or PictureEndpoints()
-        if pictures_to is None and (output.web is not None or output.heatmap is not None):
-            self.picture_endpoints = picture_endpoints(output, self._resources.enter_context(private_directory()))
+        if pictures_to is None and (is_needed(config, "viewer pictures") or is_needed(config, "overlays")):
+            self.picture_endpoints = picture_endpoints(config, self._resources.enter_context(private_directory()))
         if self._overlays is not None:
             self.picture_endpoints = structs.replace(self.picture_endpoints, heatmap=None)
 
@@ -266,8 +267,8 @@ class FrameStages:
         """Runs the stages inside the block, and gives their events, packed; stops and tidies up at its end."""
         with ExitStack() as stack:
             recorder = None
-            if self._config.output.record is not None:
-                recorder = Recorder(self._config.output.record, self._info.name, live=self._info.live)
+            if (folder := self._config.value("record.folder")) is not None:
+                recorder = Recorder(folder, self._info.name, live=self._info.live)
                 stack.callback(recorder.close)
             if not self._config.pipeline.single_process:
                 stack.enter_context(_one_thread_each())
@@ -442,12 +443,13 @@ def run_in_threads(
     return Run(config, stages, clock, model_loader=model_loader)
 
 
-def _segment_recorder(output: OutputConfig, *, copies: bool) -> SegmentRecorder | None:
-    """Returns the recorder of the source's video for HLS and clips, None without one. `copies`: it may copy packets."""
-    folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
-    if folder is None and output.clips is None:
+def _segment_recorder(config: Config) -> SegmentRecorder | None:
+    """Return the recorder of the source's video for HLS and clips, None without one. With masks it copies none."""
+    folder = next((os.path.dirname(path) or "." for path in config.output.paths if is_hls(path)), None)
+    in_memory = is_needed(config, "video")
+    if folder is None and not in_memory:
         return None
-    return SegmentRecorder(folder, output.hls.segment_s, in_memory=output.clips is not None, copies=copies)
+    return SegmentRecorder(folder, config.value("hls.segment_s"), in_memory=in_memory, copies=not config.masks)
 
 
 @contextmanager

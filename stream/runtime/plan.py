@@ -32,7 +32,7 @@ from stream.events import Notice
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
-from stream.sinks.types import takes_pictures
+from stream.sinks.types import is_needed, takes_pictures
 from stream.sources.address import ZMQ_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.frame_tap import TapPolicy
@@ -99,7 +99,7 @@ class RunPlan:
         pipeline = config.pipeline
         answer = config.answer
         paced = info.live or config.capture.realtime
-        holds_frames = paced and pipeline.steady and config.output.publish is None  # a robot wants them at once
+        holds_frames = paced and pipeline.steady and not is_needed(config, "frames at once")
         lockstep = not paced and pipeline.answers == "lockstep"
         if pipeline.restart is None:
             restart = info.live
@@ -327,17 +327,17 @@ def _allocate_policy(config: Config, *, live: bool, even_intervals: bool) -> All
         live=live,
         whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
         even_intervals=even_intervals,
-        with_reasons=config.output.why is not None,
+        with_reasons=is_needed(config, "reasons"),
         learns=config.answer.feedback,
     )
 
 
 def _tap_policy(config: Config) -> TapPolicy:
     return TapPolicy(
-        maps=config.output.publish is not None,
-        answer_pictures=takes_pictures(config.output),
-        interval_frames=config.output.pictures_every if takes_pictures(config.output, all_frames=True) else None,
-        layers=config.output.heatmap_layers,
+        maps=is_needed(config, "maps"),
+        answer_pictures=takes_pictures(config),
+        interval_frames=config.output.pictures_every if takes_pictures(config, all_frames=True) else None,
+        layers=config.value("heatmap.layers"),
         all_tiles=config.answer.encode in SHOWS_ALL_TILES,
     )
 

@@ -17,7 +17,7 @@ from stream.answer.model import CONFIGURED, check_watches, model_name
 from stream.answer.standing import watch_of
 from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
-from stream.config import CaptureConfig, Config, OutputConfig
+from stream.config import CaptureConfig, Config
 from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, WatchChange, describe, remote_error
 from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
 from stream.events import (
@@ -49,6 +49,7 @@ from stream.runtime.worker_messages import (
     WorkerFailed,
     WorkerFinished,
 )
+from stream.sinks.types import is_needed
 from stream.transport import SocketDirectory, ipc_endpoint
 from stream.transport.pool import ServerAddress
 
@@ -71,13 +72,13 @@ LEAST_PART_S = 1e-3
 """Part of a file that is left if its end has passed by now: the frame worker finds nothing in it, and ends."""
 
 
-def picture_endpoints(output: OutputConfig, directory: SocketDirectory) -> PictureEndpoints:
+def picture_endpoints(config: Config, directory: SocketDirectory) -> PictureEndpoints:
     """Return the addresses in a run's directory at which its viewers of live pictures are served."""
-    web = output.web is not None
+    web = is_needed(config, "viewer pictures")
     return PictureEndpoints(
         page=ipc_endpoint(directory, "picture") if web else None,
         microscope=ipc_endpoint(directory, "inspect") if web else None,
-        heatmap=ipc_endpoint(directory, "heatmap") if output.heatmap is not None else None,
+        heatmap=ipc_endpoint(directory, "heatmap") if is_needed(config, "overlays") else None,
     )
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -17,16 +18,15 @@ from stream.control import ELAPSED, signals_handled, signals_held
 from stream.events import Event, FrameReady, Summary
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.monitor.service_manager import ServiceManager, ServiceState
-from stream.recording.format import claimed_folder
 from stream.sinks.base import Display, ReportingSink, Sink
-from stream.sinks.factory import MonitorSink, open_services, open_sinks
+from stream.sinks.factory import open_sinks
 from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
+    from stream.extensions.web.application import PageCamera
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.run import Run
-    from stream.web.application import PageCamera
 
 
 def open_run(config: Config, answers: AnswerService | None = None) -> Run:
@@ -73,6 +73,7 @@ def run_session(
     extra: Sequence[Sink] = (),
     make_run: Callable[[Config], RunHandle] = open_run,
     *,
+    camera: str = "",
     resume: bool = False,
     limit_s: float | None = None,
     page: PageCamera | None = None,
@@ -88,6 +89,7 @@ def run_session(
         terminal: Display of the run, which is closed with it.
         extra: Sinks besides those of the configuration.
         make_run: Opens the run.
+        camera: Name of the run's camera, if there are several.
         resume: The run continues an earlier one, whose captions are in the outputs.
         limit_s: Ends the run this many seconds after its first frame; None for no limit.
         page: Place of the run in a web page that outlives it.
@@ -100,22 +102,20 @@ def run_session(
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
-        with signals_held():  # a signal between the making of a file and its registration would leave it behind
-            opened = open_sinks(config.output, config.source, lambda: run, resume=resume)
-            for sink in opened:
-                stack.callback(sink.close)
-        if config.output.record is not None:
-            stack.enter_context(claimed_folder(config.output.record))
-        monitor, services = open_services(config, page, monitor, resume=resume)
-        sinks = [*opened, *services, *extra]
-        for sink in (*services, *extra):
-            stack.callback(sink.close)
+        is_shared = monitor is not None
+        if monitor is None:
+            monitor = RunMonitor(config)
+        manager = None
         if signals and page is None:
-            manager = ServiceManager.of_environment(lambda: service_state(monitor))
-            if manager is not None:
-                stack.callback(manager.close)
-                if not services:
-                    sinks = [MonitorSink(monitor), *sinks]
+            manager = ServiceManager.of_environment(partial(service_state, monitor))
+        if manager is not None:
+            stack.callback(manager.close)
+        with signals_held():  # a signal between the making of a file and its registration would leave it behind
+            monitored = is_shared or manager is not None
+            sinks = open_sinks(config, monitor, camera=camera, page=page, monitored=monitored, resume=resume)
+            sinks += extra
+            for sink in sinks:
+                stack.callback(sink.close)
         run = make_run(config)
         monitor.follow(run)
         if signals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stream.config import STDOUT, OutputConfig, is_bag, is_hls
+from stream.config import Config
 from stream.errors import OutputError
 from stream.sinks.output_file import (
     CAPTIONS_PLAYLIST,
@@ -15,19 +15,20 @@ from stream.sinks.output_file import (
     check_suffix,
     check_writable,
 )
-from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS, output_files
+from stream.sinks.paths import STDOUT, is_bag, is_hls
+from stream.sinks.types import caption_suffixes, output_files, sinks_of
 
 
-def check_outputs(config: OutputConfig, source: str) -> None:
+def check_outputs(config: Config) -> None:
     """Raise OutputError for an unknown suffix, an output given twice, an output that is the input, or a path that
     cannot be written."""
-    for path in _files(config.paths):
-        check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
-    _check_hls(config.paths)
-    for file in FILE_SINKS:
-        if file.applies(config):
-            check_suffix(getattr(config, file.key), file.suffixes, f"the {file.help}", "captions go to -o")
-    check_distinct(output_files(config), source)
+    for path in _files(config.output.paths):
+        check_suffix(path, caption_suffixes(), "captions", "a heat-map video goes to --heatmap")
+    _check_hls(config.output.paths)
+    for sink in sinks_of(config):
+        if sink.writes_file:
+            check_suffix(config.value(sink.key), sink.suffixes, f"the {sink.help}", "captions go to -o")
+    check_distinct(output_files(config), config.source)
     for path in _files(output_files(config)):
         (check_new_folder if is_bag(path) else check_writable)(path)
 

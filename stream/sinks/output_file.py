@@ -15,7 +15,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from stream.config import STDOUT, is_hls
 from stream.errors import OutputError, OutputFailed
 from stream.events import (
     OF_FRAMES,
@@ -26,8 +25,10 @@ from stream.events import (
     YesNoResult,
     encode_event,
 )
+from stream.extension import SinkOpening
 from stream.recording.writable import write_obstacle
 from stream.sinks.base import Sink
+from stream.sinks.paths import STDOUT, is_hls
 from stream.sources.address import STDIN
 
 VIDEO_PLAYLIST = "video.m3u8"
@@ -393,6 +394,11 @@ class JsonlSink(Sink):
         self._file = file or (StdoutLines() if path == STDOUT else OutputFile(path, resume=resume))
         self._timing = timing
         self._camera = camera
+
+    @classmethod
+    def open(cls, opening: SinkOpening) -> JsonlSink:
+        """Open the sink of a run."""
+        return cls(opening.path, timing=opening.config.output.timing, resume=opening.resume)
 
     def write(self, event: Event) -> None:
         if isinstance(event, OF_FRAMES):

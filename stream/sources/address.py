@@ -7,7 +7,7 @@ import re
 import sys
 from urllib.parse import unquote
 
-from stream.config import Config, OutputConfig
+from stream.config import Config
 from stream.untrusted import replace_surrogates
 
 HIDDEN = "***"
@@ -121,9 +121,9 @@ def name_of(address: str) -> str:
     return replace_surrogates(prefix + (os.path.basename(path.rstrip("/")) or path))
 
 
-def camera_name(output: OutputConfig, source: str) -> str:
+def camera_name(config: Config) -> str:
     """Return the name of a run's camera: the configured one, or one made from the source without its secrets."""
-    return output.remember_camera or name_of(camera_of(source) or source)
+    return config.value("past.camera") or name_of(camera_of(config.source) or config.source)
 
 
 def scrubbed(text: str, address: str) -> str:
@@ -135,17 +135,11 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def shown_config(config: Config) -> Config:
-    """Return a configuration for logs and recordings: addresses without secrets; a webhook, whose path may be secret,
-    and the values of headers as `***`."""
-    output = config.output
-    if output.mqtt is None:
-        mqtt = None
-    else:
-        mqtt = redacted(output.mqtt)
-    webhook = None if output.webhook is None else HIDDEN
-    redacted_output = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
+    """Return a configuration for logs and recordings: addresses and sections without secrets, the values of headers as
+    `***`."""
     capture = config.capture.model_copy(update={"headers": dict.fromkeys(config.capture.headers, HIDDEN)})
-    return config.model_copy(update={"source": redacted(config.source), "capture": capture, "output": redacted_output})
+    sections = {name: section.shown() for name, section in config.sections().items()}
+    return config.model_copy(update={"source": redacted(config.source), "capture": capture, **sections})
 
 
 def _secrets(address: str) -> list[str]:

@@ -19,10 +19,11 @@ import yaml
 
 from stream.answer.server_statistics import ServerStatistics
 from stream.cli import app
-from stream.config import Config, OutputConfig
+from stream.config import Config
 from stream.config_loading import build_config, layer_from_file
 from stream.control import RunControl
-from stream.sinks.metrics import ServerMetrics
+from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.metrics.sink import ServerMetrics
 from tests.support.network import LIMIT_S, fetched, free_port
 
 if sys.version_info >= (3, 11):
@@ -69,7 +70,7 @@ def test_the_program_takes_each_command_line(line: list[str]) -> None:
     context = command.make_context(name, arguments)
     assert context.params["metrics_port"] in ("9109", "9110", None)
     for setting in context.params.get("set") or context.params.get("set_") or ():
-        assert setting == "output.metrics_host=0.0.0.0"
+        assert setting == "metrics.host=0.0.0.0"
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.toml")), ids=lambda path: path.name)
@@ -96,7 +97,7 @@ def test_the_metric_that_scales_is_served() -> None:
     (scaled,) = documents(DEPLOY / "kubernetes" / "keda.yaml")
     query = scaled["spec"]["triggers"][0]["metadata"]["query"]
     (metric,) = re.findall(r"arr_coc_\w+", query)
-    config = Config(output=OutputConfig(metrics_port=free_port()))
+    config = Config(metrics=MetricsSection(port=free_port()))
     with closing(ServerMetrics(config, ServerStatistics(), RunControl())) as served:
         page = fetched(served.address, "/metrics")[1]
     assert f"\n{metric} " in page

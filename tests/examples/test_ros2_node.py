@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from stream.config import Config, OutputConfig
+from stream.config import Config
 from stream.events import AskedPicture
+from stream.extensions.robotics.pictures import ShownPicture
+from stream.extensions.robotics.ros_messages import DETECTIONS, GRID, TEXT, RosMessages
+from stream.extensions.zeromq.section import ZeromqSection
+from stream.extensions.zeromq.sinks import ControlSink, PublishSink
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import event_message
-from stream.sinks.robotics.pictures import ShownPicture
-from stream.sinks.robotics.ros_messages import DETECTIONS, GRID, TEXT, RosMessages
-from stream.sinks.services import ControlSink, PublishSink
 from tests.support.events import answer, detections, frame
 from tests.support.network import until
 from tests.support.recordings import COLS, ROWS, picture
@@ -185,7 +186,7 @@ def test_the_source_may_be_larger_than_what_is_worked_on(modules: types.SimpleNa
 
 def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     local = "tcp://127.0.0.1:*"
-    config = Config(source="a.mp4", output=OutputConfig(publish=local, control=local))
+    config = Config(source="a.mp4", zeromq=ZeromqSection(publish=local, control=local))
     monitor, run = RunMonitor(config), ScriptedRun([])
     monitor.follow(run)
     with ExitStack() as stack:

@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 from stream.config import Config
+from stream.extensions.zeromq.sinks import ControlHandler, ask_request
 from stream.monitor.health import RunMonitor
-from stream.sinks.services import ControlHandler, ask_request
 from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
 from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.faults import many

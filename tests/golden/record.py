@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stream.extensions.robotics.rosbag import TOPICS as ROS_TOPICS
 from stream.monitor.schema import TOPICS
 from stream.scenes.catalogue import SCENE_NAMES
-from stream.sinks.robotics.rosbag import TOPICS as ROS_TOPICS
 from tests.golden.events import stable_line
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from stream.mqtt.broker import Broker
-from stream.mqtt.session import BrokerLost, BrokerSession
-from stream.mqtt.topics import MqttMessage
+from stream.extensions.mqtt.broker import Broker
+from stream.extensions.mqtt.session import BrokerLost, BrokerSession
+from stream.extensions.mqtt.topics import MqttMessage
 from tests.support.network import LIMIT_S, until
 
 CONNACK, SUBACK = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01"

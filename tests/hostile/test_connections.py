@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing
 import pytest
 import zmq
 
+from stream.extensions.metrics.server import HttpServer, Page
 from stream.protocol.messages import Connect, QueryAccepted
-from stream.sinks.metrics_server import HttpServer, Page
 from stream.transport.services import Publisher, RequestServer, request
 from tests.faults.test_messages import answered
 from tests.faults.test_messages import until as until_message

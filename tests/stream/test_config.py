@@ -87,8 +87,10 @@ def test_none_switches_off_what_may_be_off() -> None:
         (
             "zzz",
             "there: unknown key zzz; its sections are capture, texture, allocate, answer, zones, output, network, "
-            "pipeline",
+            "pipeline; those of extensions: docs/configuration.md",
         ),
+        ("output.mqtt_name", "there: unknown key output.mqtt_name; did you mean mqtt.name?"),
+        ("output.otlp", "there: unknown key output.otlp; did you mean otlp.url?"),
         ("texture.cut", "there: texture.cut is a section, not a value; its keys are enabled"),
     ],
 )

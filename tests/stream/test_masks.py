@@ -21,9 +21,10 @@ from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig
 from stream.events import AskedPicture, Summary
+from stream.extensions.heatmap.section import HeatmapSection
+from stream.monitor.health import RunMonitor
 from stream.runtime.frame_stages import run_in_threads
-from stream.sinks.factory import open_sinks
-from stream.sinks.types import CAPTION_SUFFIXES, CLIPS, FILE_SINKS, SERVICES
+from stream.sinks.types import sink_types
 from stream.sources.aspect import PixelAspect
 from stream.sources.factory import open_source
 from stream.sources.fit import FrameFitter
@@ -33,6 +34,7 @@ from tests.support import masked
 from tests.support.api_server import FakeApiServer
 from tests.support.masked import HIDDEN, RERUN, SECRET, RunOutputs, frames, secret_pixels
 from tests.support.runs import open_supervised, watch
+from tests.support.sections import opened_sinks
 from tests.support.video import make_video
 
 Reader = Callable[[RunOutputs], list[np.ndarray]]
@@ -42,13 +44,13 @@ SHOWING: dict[str, Reader] = {
     ".mcap": masked.of_mcap,
     ".rosbag": masked.of_rosbag,
     ".rrd": masked.of_rerun_file,
-    "record": masked.of_record,
-    "remember": masked.of_remembered,
-    "clips": masked.of_clips,
-    "web": masked.of_sent("web"),
+    "record.folder": masked.of_record,
+    "past.file": masked.of_remembered,
+    "clips.folder": masked.of_clips,
+    "web.address": masked.of_sent("web"),
     "microscope": masked.of_sent("microscope"),
-    "mqtt": masked.of_sent("mqtt"),
-    "foxglove": masked.of_sent("foxglove"),
+    "mqtt.url": masked.of_sent("mqtt"),
+    "robotics.foxglove": masked.of_sent("foxglove"),
     "model": masked.of_model,
     "events": masked.of_sent("events"),
 }
@@ -59,43 +61,24 @@ WORDS: dict[str, Reader] = {
     ".vtt": masked.of_file("a.vtt"),
     ".srt": masked.of_file("a.srt"),
     ".jsonl": masked.of_file("a.jsonl"),
-    "why": masked.of_file("why.jsonl"),
-    "overlay": masked.of_file("now.txt"),
-    "publish": masked.of_sent("publish"),
-    "control": masked.of_sent("control"),
-    "metrics_port": masked.of_sent("metrics_port"),
-    "webhook": masked.of_sent("webhook"),
-    "otlp": masked.of_sent("otlp"),
+    "why.file": masked.of_file("why.jsonl"),
+    "overlay.file": masked.of_file("now.txt"),
+    "zeromq.publish": masked.of_sent("publish"),
+    "zeromq.control": masked.of_sent("control"),
+    "metrics.port": masked.of_sent("metrics_port"),
+    "webhook.url": masked.of_sent("webhook"),
+    "otlp.url": masked.of_sent("otlp"),
 }
 """Outputs without pictures."""
 
 HEAT_MAPS = (".mp4", ".png")
 """Suffixes of the heat map, whose own colours may be like the secret's: `test_a_heat_map_…` compares two secrets."""
 
-FROM_EVENTS = {"rerun"}
+FROM_EVENTS = {"rerun.address"}
 """Outputs that show what `events` shows, and whose file `.rrd` is read."""
 
-SETTINGS = {
-    *(
-        "paths",
-        "timing",
-        "hls",
-        "heatmap_layers",
-        "heatmap_truth",
-        "metrics_host",
-        "mqtt_ask",
-        "mqtt_every_s",
-        "mqtt_picture",
-    ),
-    *("mqtt_ca", "mqtt_discovery", "log_time", "frame_id", "pictures_every", "otlp_text"),
-    *("web_any_source", "web_compare", "web_compare_loaded", "web_rate", "web_width", "web_control", "web_token"),
-    *("web_camera", "web_sources", "web_cert", "web_key"),
-    *("mqtt_name", "remember_camera", "remember_max_mib", "remember_max_days"),
-    *("clip_before_s", "clip_after_s", "clips_max_mib", "clips_max_days", "on_match", "on_match_limit_s"),
-    "why_max_mib",
-}
-"""Keys of `output` that are no outputs; commands of `on_match` get words. `web_camera` gives out what a viewer's camera
-sends, before a run has it; `web_compare` has pictures that viewers send."""
+COMMANDS = {""}
+"""Outputs without a key: commands of matches, which get words."""
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +100,10 @@ def hidden(source: str, tmp_path_factory: pytest.TempPathFactory) -> RunOutputs:
 def test_every_output_is_proved_here() -> None:
     """An output that is added needs a reader in SHOWING or WORDS, so that its pictures are looked at."""
     proved = {*SHOWING, *WORDS, *HEAT_MAPS, *FROM_EVENTS}
-    outputs = {*CAPTION_SUFFIXES, CLIPS.key, *(sink.key for sink in SERVICES)}
-    for sink in FILE_SINKS:
-        outputs.update(sink.suffixes if sink.key == "heatmap" else [sink.key])
-    assert outputs <= proved, "an output without a proof that it shows no masked pixel"
-    assert set(OutputConfig.model_fields) <= proved | SETTINGS | {"heatmap"}, "a new key: an output, or a setting?"
+    outputs: set[str] = set()
+    for sink in sink_types():
+        outputs.update(sink.suffixes if sink.key in ("", "heatmap.file") and sink.suffixes else [sink.key])
+    assert outputs <= proved | COMMANDS, "an output without a proof that it shows no masked pixel"
 
 
 @pytest.mark.parametrize("name", SHOWING)
@@ -148,11 +130,13 @@ def heat(folder: Path, name: str, secret: tuple[int, int, int], *, is_masked: bo
         source=str(source),
         answer=AnswerConfig(every_s=0.2),
         zones={"hidden": HIDDEN} if is_masked else {},
-        output=OutputConfig(heatmap=str(path), heatmap_layers=("information", "now", "entropy", "motion")),
+        heatmap=HeatmapSection(file=str(path), layers=("information", "now", "entropy", "motion")),
         pipeline={"single_process": True},  # type: ignore[arg-type]
     )
     run = run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel")
-    (sink,) = open_sinks(config.output, config.source, lambda: run)  # type: ignore[arg-type, return-value]
+    monitor = RunMonitor(config)
+    monitor.follow(run)
+    (sink,) = opened_sinks(config, monitor)
     for event in run.run():
         sink.write(event)
     assert isinstance(event, Summary)

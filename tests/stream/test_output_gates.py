@@ -43,7 +43,7 @@ ELSEWHERE = {
     ("stream.runtime.fork_server", "_run_and_exit", "traceback.print_exc"),
     ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),
     ("stream.sinks.output_file", "_write_all", "os.write"),
-    ("stream.web.uploads.decoder", "main", "sys.stdout.buffer.write"),
+    ("stream.extensions.web.uploads.decoder", "main", "sys.stdout.buffer.write"),
 }
 """Files, pipes, and the output of a child for its parent, which shows it through a gate."""
 

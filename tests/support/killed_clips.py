@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stream.config import OutputConfig
+from stream.config import Config
 from stream.events import VideoFragment
-from stream.recording.clip_folder import ClipFolder
-from stream.recording.clip_manifest import read_manifest
-from stream.sinks.clips import sink as module
-from stream.sinks.clips.sink import ClipSink
+from stream.extensions.clips import sink as module
+from stream.extensions.clips.folder import ClipFolder
+from stream.extensions.clips.manifest import read_manifest
+from stream.extensions.clips.section import ClipsSection
+from stream.extensions.clips.sink import ClipSink
 from tests.support.events import match
 from tests.support.fragments import fragments_of, times_of
 
@@ -48,7 +49,8 @@ def write_until_killed(folder: Path, fragments: list[VideoFragment], chance: ran
     for name in ("write", "rename", "unlink"):
         setattr(os, name, dying(getattr(os, name)))
     module.MIB = 60_000  # some clips: all are decoded after each kill
-    sink = ClipSink(OutputConfig(clips=str(folder), clips_max_mib=1, clip_before_s=1, clip_after_s=2), "yard.mp4")
+    section = ClipsSection(folder=str(folder), max_mib=1, before_s=1, after_s=2)
+    sink = ClipSink(Config(source="yard.mp4", clips=section))
     number = 0
     while True:
         for fragment in fragments:

@@ -33,6 +33,19 @@ from websockets.sync.client import connect
 from arr_coc.types import FramePacket
 from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig, ZoneConfig
 from stream.events import Event, FrameReady, pack_event
+from stream.extensions.clips.section import ClipsSection
+from stream.extensions.heatmap.section import HeatmapSection
+from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.mqtt.section import MqttSection
+from stream.extensions.otlp.section import OtlpSection
+from stream.extensions.overlay.section import OverlaySection
+from stream.extensions.past.section import PastSection
+from stream.extensions.record.section import RecordSection
+from stream.extensions.robotics.section import RoboticsSection
+from stream.extensions.web.section import WebSection
+from stream.extensions.webhook.section import WebhookSection
+from stream.extensions.why.section import WhySection
+from stream.extensions.zeromq.section import ZeromqSection
 from stream.protocol.messages import TokenPacketMessage
 from stream.recording.format import Recording, SentMessage, decompress_arrays
 from stream.runtime.frame_stages import run_in_threads
@@ -286,27 +299,23 @@ def show(source: str, folder: Path, *, masked: bool) -> RunOutputs:
             zones={"hidden": HIDDEN} if masked else {},
             output=OutputConfig(
                 paths=(*(str(folder / f"a{suffix}") for suffix in suffixes), str(folder / "hls" / "a.m3u8")),
-                heatmap=str(folder / "heat.mp4"),
-                why=str(folder / "why.jsonl"),
-                overlay=str(folder / "now.txt"),
-                record=str(folder / "record"),
-                remember=str(folder / "past.sqlite"),
-                clips=str(folder / "clips"),
-                clip_before_s=1.0,
-                clip_after_s=0.5,
-                publish=f"tcp://127.0.0.1:{ports['publish']}",
-                control=f"tcp://127.0.0.1:{ports['control']}",
-                metrics_port=ports["metrics_port"],
-                web=f"127.0.0.1:{ports['web']}",
-                web_rate=60.0,
-                mqtt=f"mqtt://127.0.0.1:{mosquitto.port}",
-                mqtt_name="masked",
-                foxglove=str(ports["foxglove"]),
-                webhook=url,
-                otlp=collector.url,
-                otlp_text=True,
                 pictures_every=5,
             ),
+            heatmap=HeatmapSection(file=str(folder / "heat.mp4")),
+            why=WhySection(file=str(folder / "why.jsonl")),
+            overlay=OverlaySection(file=str(folder / "now.txt")),
+            record=RecordSection(folder=str(folder / "record")),
+            past=PastSection(file=str(folder / "past.sqlite")),
+            clips=ClipsSection(folder=str(folder / "clips"), before_s=1.0, after_s=0.5),
+            zeromq=ZeromqSection(
+                publish=f"tcp://127.0.0.1:{ports['publish']}", control=f"tcp://127.0.0.1:{ports['control']}"
+            ),
+            metrics=MetricsSection(port=ports["metrics_port"]),
+            web=WebSection(address=f"127.0.0.1:{ports['web']}", rate=60.0),
+            mqtt=MqttSection(url=f"mqtt://127.0.0.1:{mosquitto.port}", name="masked"),
+            robotics=RoboticsSection(foxglove=str(ports["foxglove"])),
+            webhook=WebhookSection(url=url),
+            otlp=OtlpSection(url=collector.url, text=True),
             pipeline={"single_process": True},  # type: ignore[arg-type]
         )
 

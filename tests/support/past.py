@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stream.past.moments import ANSWER, Moment, PastRun
-from stream.past.store import PastStore
+from stream.extensions.past.moments import ANSWER, Moment, PastRun
+from stream.extensions.past.store import PastStore
 
 HOUR_MS = 3_600_000
 

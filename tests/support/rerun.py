@@ -17,7 +17,7 @@ from tests.support.network import LIMIT_S, free_port, until
 
 pytest.importorskip("rerun_cli", reason="no rerun-sdk, 700 MB: pip install 'arr-coc-stream[rerun]'")
 
-from stream.sinks.rerun.library import rr
+from stream.extensions.rerun.library import rr
 
 RrdReader = rr.chunk.RrdReader
 

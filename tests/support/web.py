@@ -20,9 +20,18 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from stream.config import Config, OutputConfig, WatchConfig, ZoneConfig
+from stream.config import Config, WatchConfig, ZoneConfig
 from stream.control import SideQuestion, WatchChange
 from stream.events import Event, FrameMap, QueryChanged, SideText, StandingQuestion, Started, WatchesChanged
+from stream.extensions.web.access import WebAccess
+from stream.extensions.web.application import PageCamera
+from stream.extensions.web.camera import BrowserCamera
+from stream.extensions.web.compare import CompareDesk
+from stream.extensions.web.hub import Hub, HubOptions
+from stream.extensions.web.microscope import Microscope
+from stream.extensions.web.server import WebServer
+from stream.extensions.web.sink import WebPage
+from stream.extensions.web.sources import SourceChooser
 from stream.http.guard import ConnectionGuard
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
@@ -36,18 +45,10 @@ from stream.protocol.pictures import (
     pack_picture,
 )
 from stream.runtime.pictures import encode_inspection
-from stream.sinks.web import WebPage
-from stream.web.access import WebAccess
-from stream.web.application import PageCamera
-from stream.web.camera import BrowserCamera
-from stream.web.compare import CompareDesk
-from stream.web.hub import Hub, HubOptions
-from stream.web.microscope import Microscope
-from stream.web.server import WebServer
-from stream.web.sources import SourceChooser
 from tests.support.events import frame, side_answer
 from tests.support.network import LIMIT_S
 from tests.support.runs import WatchedRun
+from tests.support.sections import sections
 
 WIDTH, HEIGHT, ROWS, COLS = 512, 256, 8, 16
 
@@ -191,9 +192,9 @@ class LiveRun:
         self.hub.begin(
             self.monitor,
             watches=config.watch,
-            browser_camera=config.output.web_camera is not None,
+            browser_camera=config.value("web.camera") is not None,
             zones=config.zones,
-            clips=config.output.clips,
+            clips=config.value("clips.folder"),
         )
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.source = source
@@ -224,15 +225,15 @@ class ServedPage(LiveRun):
         watches: tuple[WatchConfig, ...] = (),
         zones: dict[str, ZoneConfig] | None = None,
         guard: ConnectionGuard | None = None,
-        **output: Any,
+        **values: Any,
     ) -> None:
-        outputs = OutputConfig(**{"web": "127.0.0.1:0", **output})
-        self.config = config = Config(output=outputs, watch=watches, zones=zones or {})
-        self.access = WebAccess.of(config.output)
-        camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
-        remembered = [path for path in [config.output.remember] if path is not None]
+        tables = sections(**{"web__address": "127.0.0.1:0", **values})
+        self.config = config = Config(watch=watches, zones=zones or {}, **tables)
+        self.access = WebAccess.of(config)
+        camera = None if config.value("web.camera") is None else BrowserCamera(config.value("web.camera"))
+        remembered = [path for path in [config.value("past.file")] if path is not None]
         options = HubOptions(
-            rate, config.output.web_width, self.access.control, compare=compare is not None, past=bool(remembered)
+            rate, config.value("web.width"), self.access.control, compare=compare is not None, past=bool(remembered)
         )
         place = PageCamera(Hub(options, chooser=chooser))
         super().__init__(config, place)
@@ -251,9 +252,9 @@ class ServedPage(LiveRun):
 class SharedPage:
     """The page of several runs, each with a name."""
 
-    def __init__(self, names: Sequence[str], *, remembered: Sequence[str] = (), **output: Any) -> None:
-        config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
-        self.page = WebPage(config.output, names, remembered=remembered)
+    def __init__(self, names: Sequence[str], *, remembered: Sequence[str] = (), **values: Any) -> None:
+        config = Config(**sections(**{"web__address": "127.0.0.1:0", **values}))
+        self.page = WebPage(config, names, remembered=remembered)
         self.url = self.page.address.partition("?")[0]
         self.port = int(self.url.strip("/").rpartition(":")[2])
         self.cameras = {name: LiveRun(config, place, name) for name, place in self.page.cameras.items()}

@@ -9,7 +9,7 @@ from stream.answer.api.thoughts import ThoughtFilter
 from stream.answer.model import without_thoughts
 from stream.config import Config
 from stream.errors import AnswerLost
-from stream.past.recap import STATEMENT_TOKENS
+from stream.extensions.past.recap import STATEMENT_TOKENS
 
 PROMPT_TOKENS = 4096
 """Longest prompt: the API does not report a model's context, and servers with less are rare."""

@@ -21,11 +21,12 @@ from pydantic import Field
 from stream.config import Config, Section
 from stream.errors import ConfigError
 from stream.fleet.tables import read_table, refuse_unknown
+from stream.sinks.types import sinks_of
 
 SERVERS_MAX = 16
 
-STAY = ("web", "heatmap", "record")
-"""Outputs that need the frames themselves, which stay on the camera's node."""
+STAY = frozenset({"viewer pictures", "overlays", "record"})
+"""Needs of outputs that only the frames themselves meet, which stay on the camera's node."""
 
 Resources = dict[str, Annotated[float, Field(gt=0)]]
 """Amounts by the names that Ray knows resources by: `CPU`, `GPU`, or those that a node was started with."""
@@ -74,8 +75,8 @@ def read_settings(table: object, origin: str, cameras: Mapping[str, Any]) -> Ray
 
 def check_far(config: Config) -> None:
     """Raises ConfigError for an output that needs data that stays on a camera's node."""
-    for name in STAY:
-        if getattr(config.output, name) is not None:
+    for sink in sinks_of(config):
+        if sink.needs & STAY:
             raise ConfigError(
-                f"output.{name} needs the frames themselves, which stay on the camera's node; leave it out, or --ray"
+                f"{sink.key} needs the frames themselves, which stay on the camera's node; leave it out, or --ray"
             )

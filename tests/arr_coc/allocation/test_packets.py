@@ -17,9 +17,11 @@ from arr_coc.allocation.packets import SCORES, all_tokens, explain, frame_packet
 from arr_coc.ops.regions import region_mean
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
-from stream.config import AnswerConfig, OutputConfig
+from stream.config import AnswerConfig
 from stream.events import Answer, AskedPicture, Explanation, FrameReady
-from stream.sinks.explanations import ExplanationSink
+from stream.extensions.mqtt.section import MqttSection
+from stream.extensions.why.section import WhySection
+from stream.extensions.why.sink import ExplanationSink
 from stream.sinks.output_file import JsonlSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.events import answer
@@ -129,9 +131,7 @@ def test_each_frame_that_is_answered_about_is_reported_with_its_reasons(tmp_path
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     plain = run(configured(video, answer=AnswerConfig(every_s=0.5)))
     assert plain.of(Explanation) == []
-    result = run(
-        configured(video, answer=AnswerConfig(every_s=0.5), output=OutputConfig(why=str(tmp_path / "w.jsonl")))
-    )
+    result = run(configured(video, answer=AnswerConfig(every_s=0.5), why=WhySection(file=str(tmp_path / "w.jsonl"))))
     answers, explanations = result.of(Answer), result.of(Explanation)
     assert [event.frame_index for event in explanations] == [event.frame_index for event in answers] == [0, 5, 10, 11]
     tokens = {frame.frame_index: frame.tokens for frame in result.of(FrameReady)}
@@ -146,11 +146,8 @@ def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wan
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     often = AnswerConfig(every_s=0.5)
     assert run(configured(video, answer=often)).of(AskedPicture) == []
-    assert (
-        run(configured(video, answer=often, output=OutputConfig(mqtt="mqtt://x", mqtt_picture=False))).of(AskedPicture)
-        == []
-    )
-    result = run(configured(video, answer=often, output=OutputConfig(mqtt="mqtt://x")))
+    assert run(configured(video, answer=often, mqtt=MqttSection(url="mqtt://x", picture=False))).of(AskedPicture) == []
+    result = run(configured(video, answer=often, mqtt=MqttSection(url="mqtt://x")))
     pictures = result.of(AskedPicture)
     assert [event.frame_index for event in pictures] == [0, 5, 10, 11]
     assert [event.frame_index for event in result.of(Answer)] == [0, 5, 10, 11]
@@ -167,7 +164,7 @@ def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wan
 
 def test_a_wide_picture_has_its_level(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(2, 1280, 64)), 10))
-    (picture,) = run(configured(video, output=OutputConfig(mqtt="mqtt://x"))).of(AskedPicture)[:1]
+    (picture,) = run(configured(video, mqtt=MqttSection(url="mqtt://x"))).of(AskedPicture)[:1]
     image = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR)
     assert (picture.level, image.shape) == (1, (32, 640, 3))
     assert picture.map is not None

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from stream.cli import main
-from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig, ZoneConfig
+from stream.config import AnswerConfig, Config, WatchConfig, ZoneConfig
+from stream.extensions.clips.section import ClipsSection
+from stream.extensions.record.section import RecordSection
 from stream.sources.address import name_of, redacted
 from tests.support.video import make_video, moving_square
 
@@ -63,7 +65,8 @@ def test_a_configuration_reaches_another_process_as_it_is() -> None:
     config = Config(
         source=f"/tmp/{LATIN}.mp4",
         answer=AnswerConfig(model=LATIN, query="Was \U0001f642?"),
-        output=OutputConfig(record=LATIN, clips=LATIN),
+        record=RecordSection(folder=LATIN),
+        clips=ClipsSection(folder=LATIN),
         watch=(WatchConfig(name="a", question="is it red?"),),
         zones={"door": ZoneConfig(points=((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)), mask=True)},
     )

@@ -54,10 +54,10 @@ def test_cameras_with_names_are_watched_at_once(watched: Watched, capsys: pytest
     configs = watched("watch", A, B, "-q", "What?", *outputs, "--remember", "{camera}.sqlite", status=0)
     assert [config.source for config in configs.values()] == ["scene:demo", "scene:street"]
     assert configs["b"].output.paths == ("all.jsonl", "b.vtt")
-    assert configs["b"].output.heatmap == "b.mp4"
-    assert [config.output.frame_id for config in configs.values()] == ["a", "b"]
-    assert [config.output.remember for config in configs.values()] == ["a.sqlite", "b.sqlite"]
-    assert [config.output.remember_camera for config in configs.values()] == ["a", "b"]
+    assert configs["b"].value("heatmap.file") == "b.mp4"
+    assert [config.value("robotics.frame_id") for config in configs.values()] == ["a", "b"]
+    assert [config.value("past.file") for config in configs.values()] == ["a.sqlite", "b.sqlite"]
+    assert [config.value("past.camera") for config in configs.values()] == ["a", "b"]
     assert all(config.answer.query == "What?" and config.capture.realtime for config in configs.values())
     assert capsys.readouterr().err.splitlines() == ["2 cameras: 2 finished"]
 
@@ -66,13 +66,13 @@ def test_a_folder_takes_the_captions_of_each_and_a_broker_their_names(watched: W
     Path("out").mkdir()
     configs = watched("watch", "köln.2=scene:demo", B, "-o", "out", "--mqtt", "mqtt://127.0.0.1", status=0)
     assert configs["köln.2"].output.paths == ("out/köln.2.vtt",)
-    assert [config.output.mqtt_name for config in configs.values()] == ["k_ln_2", "b"]
+    assert [config.value("mqtt.name") for config in configs.values()] == ["k_ln_2", "b"]
 
 
 @pytest.mark.parametrize(("folder", "clips_folder"), [("clips", "clips/b"), ("of-{camera}", "of-b")])
 def test_each_camera_has_a_folder_of_clips(watched: Watched, folder: str, clips_folder: str) -> None:
     configs = watched("watch", A, B, "--until", "is it red?", "--go-on", "--force", "--clips", folder, status=3)
-    assert configs["b"].output.clips == clips_folder
+    assert configs["b"].value("clips.folder") == clips_folder
     assert not Path(folder).exists()
 
 
@@ -142,9 +142,12 @@ def test_a_file_names_cameras_and_options_win_over_it(watched: Watched, capsys: 
     ]
     assert watched("fleet", "f.toml", "--go-on", status=2) == {}
     assert watched("fleet", "f.toml", "--web-rate", "5", status=2) == {}
-    assert capsys.readouterr().err.splitlines()[-1] == "error: --web-rate needs --web; give for example --web 8090"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == "error: --web-rate needs --web; give for example --web 127.0.0.1:8090"
+    )
     configs = watched("fleet", "f.toml", "--web", "8080", "--web-rate", "5", status=1)
-    assert {(config.output.web, config.output.web_rate) for config in configs.values()} == {("8080", 5.0)}
+    assert {(config.value("web.address"), config.value("web.rate")) for config in configs.values()} == {("8080", 5.0)}
     assert watched("fleet", "f.toml", "--web", "0.0.0.0:8080", status=2) == {}
     assert "error: --web 0.0.0.0:8080 can be reached from other machines" in capsys.readouterr().err
     watched("fleet", "gone.toml", status=2)

@@ -20,7 +20,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from stream.cli import main
-from stream.web.access import TOKEN
+from stream.extensions.web.access import TOKEN
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.web import served
 
@@ -41,7 +41,7 @@ async def ask_over_http(address: str) -> str:
 
 
 def test_an_agent_starts_it_and_asks_on_standard_streams() -> None:
-    with served(web_token=SECRET) as page:
+    with served(web__token=SECRET) as page:
         environment = {**os.environ, TOKEN: SECRET}
         server = StdioServerParameters(command=sys.executable, args=[*PROGRAM, page.url], env=environment)
         assert asyncio.run(ask(server)) == "a red car"
@@ -86,7 +86,7 @@ def listening(page: str, port: int) -> Iterator[subprocess.Popen[str]]:
 
 def test_over_http_it_needs_the_token_and_ends_with_ctrl_c() -> None:
     port = free_port()
-    with served(web_token=SECRET) as page, listening(page.url, port) as process:
+    with served(web__token=SECRET) as page, listening(page.url, port) as process:
         address = f"http://127.0.0.1:{port}/mcp"
         assert httpx2.post(address, json={}, trust_env=False).status_code == 401
         wrong = httpx2.post(address, json={}, headers={"authorization": "Bearer wrong"}, trust_env=False)

@@ -12,6 +12,7 @@ import pytest
 from stream.commands.run import check_run
 from stream.config import CaptureConfig, Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError, SourceError, SourceNotFound
+from stream.extensions.zeromq.section import ZeromqSection
 from stream.sources.factory import check_source
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +52,7 @@ WRONG = {
     "watch clip.mp4 --publish tcp://127.0.0.1": "is not a socket address",
     "watch clip.mp4 --control tcp://10.0.0.1:5": "leaves this machine without keys",
     "watch clip.mp4 --server tcp://127.0.0.1:99999": "is not a valid address",
-    "watch clip.mp4 --metrics-port 99999": "output.metrics_port should be",
+    "watch clip.mp4 --metrics-port 99999": "metrics.port should be",
     "watch clip.mp4 --mqtt home": "needs an address such as",
     "watch clip.mp4 --mqtt-ask": "--mqtt-ask needs --mqtt",
     "watch clip.mp4 --mqtt-name door": "--mqtt-name needs --mqtt",
@@ -115,9 +116,10 @@ def refused_without_loading(folder: Path, line: str) -> None:
 def test_valid_options_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "shots" / "a.png").touch()
-    outputs = OutputConfig(paths=("a.vtt", "shots/a.jsonl"), publish="tcp://127.0.0.1:*", control="ipc:///tmp/x")
+    outputs = OutputConfig(paths=("a.vtt", "shots/a.jsonl"))
+    sockets = ZeromqSection(publish="tcp://127.0.0.1:*", control="ipc:///tmp/x")
     for source in ("clip.mp4", "shots", "shots/*.png", "-", "scene:demo", "rtsp://cam/x", "udp://:5000"):
-        check_run(Config(source=source, output=outputs))
+        check_run(Config(source=source, output=outputs, zeromq=sockets))
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from stream.cli import main
-from stream.config import Config, OutputConfig
+from stream.config import Config
+from stream.extensions.zeromq.section import ZeromqSection
+from stream.extensions.zeromq.sinks import ControlSink
 from stream.monitor.health import RunMonitor
-from stream.sinks.services import ControlSink
 from stream.transport import services as control_module
 from tests.stream.test_cli import error_of
 from tests.support.events import frame
@@ -32,7 +33,7 @@ def run() -> WatchedRun:
 
 @pytest.fixture
 def control(run: WatchedRun) -> Iterator[ControlSink]:
-    config = Config(source="camera", output=OutputConfig(control="tcp://127.0.0.1:*"))
+    config = Config(source="camera", zeromq=ZeromqSection(control="tcp://127.0.0.1:*"))
     monitor = RunMonitor(config)
     monitor.follow(run)
     with closing(ControlSink(config, monitor)) as sink:

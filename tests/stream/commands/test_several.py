@@ -19,6 +19,7 @@ from stream.runtime.frame_stages import run_in_threads
 from tests.support.events import summary
 from tests.support.models import tiny_folder
 from tests.support.network import until
+from tests.support.sections import sections
 from tests.support.video import make_video, moving_square
 
 
@@ -69,8 +70,8 @@ def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str])
     assert pids[2] != pids[0]
 
 
-def config(*paths: str, **output: object) -> Config:
-    return Config(output=OutputConfig(paths=paths, **output), pipeline=PipelineConfig(single_process=True))  # type: ignore[arg-type]
+def config(*paths: str, **values: object) -> Config:
+    return Config(output=OutputConfig(paths=paths), pipeline=PipelineConfig(single_process=True), **sections(**values))
 
 
 def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,17 +83,20 @@ def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
             "x/",
             "{name}.srt",
             "-",
-            heatmap="{name}-seen.mp4",
-            why="why-{name}.jsonl",
-            record="{name}",
-            clips="of-{name}",
+            heatmap__file="{name}-seen.mp4",
+            why__file="why-{name}.jsonl",
+            record__folder="{name}",
+            clips__folder="of-{name}",
         ),
         ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"],
     )
     assert [source_config.source for source_config in configs] == ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"]
     assert configs[0].output.paths == (f"{tmp_path}/a.b.vtt", "x/a.b.vtt", "a.b.srt", "-")
-    assert (configs[1].output.heatmap, configs[1].output.why) == ("scene_demo-seen.mp4", "why-scene_demo.jsonl")
-    assert (configs[2].output.record, configs[2].output.clips) == ("me_cam_live", "of-me_cam_live")
+    assert (configs[1].value("heatmap.file"), configs[1].value("why.file")) == (
+        "scene_demo-seen.mp4",
+        "why-scene_demo.jsonl",
+    )
+    assert (configs[2].value("record.folder"), configs[2].value("clips.folder")) == ("me_cam_live", "of-me_cam_live")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +107,9 @@ def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
             ["a.mp4", "b.mp4"],
             r"-o 'a\.vtt' names one place for several sources; write -o '\{name\}\.vtt', or",
         ),
-        (config(heatmap="h.mp4"), ["a.mp4", "b.mp4"], r"--heatmap 'h\.mp4' names one place for several sources"),
+        (config(heatmap__file="h.mp4"), ["a.mp4", "b.mp4"], r"--heatmap 'h\.mp4' names one place for several sources"),
         (config("{name}.vtt"), ["x/a.mp4", "y/a.mp4"], r"output 'a\.vtt' is given twice"),
-        (config(heatmap="{name}.mp4"), ["b/a.mp4", "a.mp4"], r"output 'a\.mp4' is the input"),
+        (config(heatmap__file="{name}.mp4"), ["b/a.mp4", "a.mp4"], r"output 'a\.mp4' is the input"),
         (config("absent/"), ["a.mp4", "b.mp4"], r"cannot write 'absent/a\.vtt': there is no folder 'absent'; make it"),
         (config("old.rosbag"), ["a.mp4", "b.mp4"], r"-o 'old\.rosbag' names one place for several sources"),
         (config("{name}.txt"), ["a.mp4", "b.mp4"], r"output 'a\.txt' has suffix '\.txt'; captions can be"),

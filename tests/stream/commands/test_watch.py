@@ -12,7 +12,8 @@ import pytest
 
 import stream.commands.watch as command
 from stream.cli import main
-from stream.config import Config, OutputConfig
+from stream.config import Config
+from stream.extensions.web.section import WebSection
 from stream.sources.address import BROWSER
 from tests.support.models import tiny_folder
 from tests.support.terminal import Pty
@@ -103,8 +104,8 @@ def test_a_page_that_cannot_be_is_one_line(
 
 
 def test_a_browser_is_a_source_that_the_page_gives_out() -> None:
-    config = Config(source=BROWSER, output=OutputConfig(web="0"))
+    config = Config(source=BROWSER, web=WebSection(address="0"))
     with command._browser_camera(config, [BROWSER]) as prepared:
-        assert prepared.source == f"zmq+{prepared.output.web_camera}"
-        assert os.path.isdir(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))
-    assert not os.path.exists(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))
+        assert prepared.source == f"zmq+{prepared.value('web.camera')}"
+        assert os.path.isdir(os.path.dirname((prepared.value("web.camera") or "").removeprefix("ipc://")))
+    assert not os.path.exists(os.path.dirname((prepared.value("web.camera") or "").removeprefix("ipc://")))

@@ -18,10 +18,12 @@ import stream.commands.web as command
 from arr_coc.hub import bundled_model_path
 from arr_coc.model import ARRCOCQwen
 from stream.cli import main
-from stream.config import AnswerConfig, ApiConfig, Config, OutputConfig
+from stream.config import AnswerConfig, ApiConfig, Config
 from stream.control import RunControl
+from stream.extensions.past.section import PastSection
+from stream.extensions.web.section import WebSection
+from stream.extensions.web.sources import ChosenSource, OfferedSource
 from stream.sources.address import BROWSER
-from stream.web.sources import ChosenSource, OfferedSource
 from tests.support.models import tiny_folder
 from tests.support.network import LIMIT_S
 from tests.support.web import PageClient
@@ -38,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[3]
         (("0", "=clip.mp4"), "NAME=SOURCE"),
         (("0", "a=1", "a=2"), "two sources are called 'a'"),
         (("0", "-s", "source=clip.mp4"), "NAME=SOURCE, not as source = 'clip.mp4'"),
-        (("0", "-s", "output.why=why.jsonl"), "writes no files"),
+        (("0", "-s", "why.file=why.jsonl"), "writes no files"),
         (("0", "-m", "/no/such/folder"), "/no/such/folder"),
         (("0", "--compare-model", "/no/such/folder"), "/no/such/folder"),
         (("0", "--compare-model", "+/no/such/folder"), "no allocator: there is no folder /no/such/folder"),
@@ -58,16 +60,16 @@ def test_a_page_that_cannot_be_is_one_line(
 @pytest.mark.parametrize("address", ["rtsp://yard.local/stream", "scene:demo", BROWSER])
 def test_a_source_is_remembered_under_its_name(address: str) -> None:
     choice = ChosenSource(OfferedSource("named", "yard", address), RunControl())
-    config = Config(output=OutputConfig(remember="past.sqlite"))
-    assert command._configured(config, choice, "ipc://camera").output.remember_camera == "yard"
-    named_config = Config(output=OutputConfig(remember="past.sqlite", remember_camera="gate"))
-    assert command._configured(named_config, choice, "ipc://camera").output.remember_camera == "gate"
+    config = Config(past=PastSection(file="past.sqlite"))
+    assert command._configured(config, choice, "ipc://camera").value("past.camera") == "yard"
+    named_config = Config(past=PastSection(file="past.sqlite", camera="gate"))
+    assert command._configured(named_config, choice, "ipc://camera").value("past.camera") == "gate"
 
 
 def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) -> None:
     folders = [tiny_folder(tmp_path / place / "tuned") for place in ("a", "b")]
-    output = OutputConfig(web="0", web_compare=(*map(str, folders), "owner/model", "owner/model"))
-    choices = command._model_choices(Config(output=output))
+    web = WebSection(address="0", compare=(*map(str, folders), "owner/model", "owner/model"))
+    choices = command._model_choices(Config(web=web))
     assert [choice.name for choice in choices[1:]] == ["tuned", str(folders[1]), "owner/model"]
     assert [choice.model for choice in choices] == [None, *map(str, folders), "owner/model"]
     api = ApiConfig(url="http://127.0.0.1:9/v1")
@@ -89,7 +91,7 @@ def test_allocators_of_one_model_are_columns_of_their_own(tmp_path: Path) -> Non
     plus = tiny_folder(tmp_path / "a+b")
     pairs = ("+none", f"+{yard}", f"{plus}+none", str(plus), f"+{yard}")
     answer_config = AnswerConfig(allocator=str(yard))
-    choices = command._model_choices(Config(answer=answer_config, output=OutputConfig(web="0", web_compare=pairs)))
+    choices = command._model_choices(Config(answer=answer_config, web=WebSection(address="0", compare=pairs)))
     assert [(choice.name, choice.model, choice.allocator) for choice in choices] == [
         ("scenes-tiny+yard", None, str(yard)),
         ("scenes-tiny+none", None, "none"),
@@ -103,7 +105,7 @@ def test_the_runs_own_model_named_again_keeps_its_allocator(tmp_path: Path) -> N
     yard = trained_allocator(tmp_path / "yard")
     model = str(bundled_model_path())
     answer = AnswerConfig(model=model, allocator=str(yard))
-    choices = command._model_choices(Config(answer=answer, output=OutputConfig(web="0", web_compare=(model,))))
+    choices = command._model_choices(Config(answer=answer, web=WebSection(address="0", compare=(model,))))
     assert [(choice.name, choice.allocator) for choice in choices] == [
         ("scenes-tiny+yard", str(yard)),
         ("scenes-tiny", None),

@@ -11,6 +11,7 @@ import pytest
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import Cut
+from stream.extensions.web.section import WebSection
 from stream.fleet.cameras import (
     NamedCamera,
     answering_options,
@@ -21,11 +22,11 @@ from stream.fleet.cameras import (
     read_named,
 )
 from stream.fleet.outputs import CameraLines, without_shared
-from stream.sinks.webhook import WebhookSink
+from tests.support.sections import sections
 
 
-def camera(name: str, *paths: str, **output: object) -> NamedCamera:
-    return NamedCamera(name, Config(source="scene:demo", output=OutputConfig(paths=paths, **output)))  # type: ignore[arg-type]
+def camera(name: str, *paths: str, **values: object) -> NamedCamera:
+    return NamedCamera(name, Config(source="scene:demo", output=OutputConfig(paths=paths), **sections(**values)))
 
 
 def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_either_all_have_names_or_none() -> None:
         (Config(), "it has no source; give for example"),
         (Config(source="-"), "the source '-' is watched alone"),
         (Config(source="browser:"), "the source 'browser:' is watched alone"),
-        (Config(source="0", output=OutputConfig(web_camera="tcp://127.0.0.1:5")), "output.web_camera is for the page"),
+        (Config(source="0", web=WebSection(camera="tcp://127.0.0.1:5")), "web.camera is for the page"),
         (Config(source="0", pipeline=PipelineConfig(single_process=True)), "--single-process is for one camera"),
     ],
 )
@@ -77,30 +78,31 @@ def test_two_cameras_write_one_file_only_if_its_lines_name_them(tmp_path: Path) 
     twice = "the cameras a and b both write '.*one.vtt'; put .camera. into its name, such as '.camera.\\.vtt'"
     with pytest.raises(ConfigError, match=twice):
         check_together([camera("a", f"{tmp_path}/one.vtt"), camera("b", f"{tmp_path}/../{tmp_path.name}/one.vtt")])
-    for key in ("heatmap", "why", "overlay", "record"):
+    for key in ("heatmap__file", "why__file", "overlay__file", "record__folder"):
         with pytest.raises(ConfigError, match="both write"):
             check_together([camera("a", **{key: "one"}), camera("b", **{key: "one"})])
 
 
 def test_two_cameras_serve_no_address_together() -> None:
     place = "tcp://127.0.0.1:5556"
-    check_together([camera("a", publish=place), camera("b", publish="tcp://127.0.0.1:5557")])
-    for key in ("publish", "control", "foxglove"):
-        with pytest.raises(ConfigError, match=f"the cameras a and b both serve output.{key} at {place}; give each"):
-            check_together([camera("a", **{key: place}), camera("b", **{key: place})])
-    check_together([camera("a", web="8080"), camera("b", web="8080")])
+    check_together([camera("a", zeromq__publish=place), camera("b", zeromq__publish="tcp://127.0.0.1:5557")])
+    for key in ("zeromq.publish", "zeromq.control", "robotics.foxglove"):
+        value = {key.replace(".", "__"): place}
+        with pytest.raises(ConfigError, match=f"the cameras a and b both serve {key} at {place}; give each"):
+            check_together([camera("a", **value), camera("b", **value)])
+    check_together([camera("a", web__address="8080"), camera("b", web__address="8080")])
     with pytest.raises(ConfigError, match=r"^--web 0\.0\.0\.0:8080 can be reached from other machines"):
-        check_together([camera("a", web="0.0.0.0:8080"), camera("b", web="0.0.0.0:8080")])
-    with pytest.raises(ConfigError, match="both have the MQTT name 'x'; leave output"):
-        check_together([camera("a", mqtt_name="x"), camera("b", mqtt_name="x")])
+        check_together([camera("a", web__address="0.0.0.0:8080"), camera("b", web__address="0.0.0.0:8080")])
+    with pytest.raises(ConfigError, match="both have the MQTT name 'x'; leave mqtt"):
+        check_together([camera("a", mqtt__name="x"), camera("b", mqtt__name="x")])
 
 
 def test_two_cameras_remember_in_one_file_with_the_same_limits() -> None:
-    check_together([camera("a", remember="past.sqlite"), camera("b", remember="past.sqlite"), camera("c")])
-    check_together([camera("a", remember="a.sqlite"), camera("b", remember="b.sqlite", remember_max_mib=1)])
-    for limit in ({"remember_max_mib": 1}, {"remember_max_days": None}):
+    check_together([camera("a", past__file="past.sqlite"), camera("b", past__file="past.sqlite"), camera("c")])
+    check_together([camera("a", past__file="a.sqlite"), camera("b", past__file="b.sqlite", past__max_mib=1)])
+    for limit in ({"past__max_mib": 1}, {"past__max_days": None}):
         with pytest.raises(ConfigError, match=r"a and b both remember in './past.sqlite', with different limits; give"):
-            check_together([camera("a", remember="past.sqlite"), camera("b", remember="./past.sqlite", **limit)])
+            check_together([camera("a", past__file="past.sqlite"), camera("b", past__file="./past.sqlite", **limit)])
 
 
 def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> None:
@@ -116,19 +118,16 @@ def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> 
 
 def test_events_of_several_cameras_in_one_output_carry_their_name(tmp_path: Path) -> None:
     path = str(tmp_path / "all.jsonl")
-    cameras = [camera("door", path, webhook="http://127.0.0.1:9/"), camera("yard", path)]
+    cameras = [camera("door", path, webhook__url="http://127.0.0.1:9/"), camera("yard", path)]
     with closing(CameraLines(cameras)) as lines:
         door, yard = (lines.sinks(named_camera) for named_camera in cameras)
         door[0].write(Cut(frame_index=1, pts_s=0.5, score=1.0))
         yard[0].write(Cut(frame_index=2, pts_s=0.5, score=1.0))
         door[0].close()
         yard[0].write(Cut(frame_index=3, pts_s=0.5, score=1.0))
-        assert isinstance(door[1], WebhookSink)
-        assert door[1]._camera == "door"
-        door[1].close()
         with pytest.raises(OutputError, match="another run is writing"):
             CameraLines(cameras)
     entries = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
     assert [(entry["camera"], entry["frame_index"]) for entry in entries] == [("door", 1), ("yard", 2), ("yard", 3)]
-    rest = without_shared(cameras[0].config).output
-    assert (rest.paths, rest.webhook, rest.metrics_port) == ((), None, None)
+    rest = without_shared(cameras[0].config.with_values({"metrics.port": 9000}))
+    assert (rest.output.paths, rest.value("metrics.port")) == ((), None)

@@ -61,9 +61,9 @@ def test_a_camera_has_the_common_keys_and_its_own() -> None:
         ("answer.seed = 1", "it has no source; give for example source = 'rtsp"),
         ("source = '0'\nconfig = 'webcm'", "no preset 'webcm'; there are"),
         ("source = '0'\nconfig = 3", "config should be a preset or file, or a list of them, got 3"),
-        ("source = '0'\noutput.metrics_port = 1", "output.metrics_port is one port for all cameras; put it before"),
-        ("source = '0'\noutput.web = '8081'", "output.web is for the one page of all cameras; put it before their"),
-        ("source = '0'\noutput.web_token = 'secret'", "output.web_token is for the one page of all cameras; put it"),
+        ("source = '0'\nmetrics.port = 1", "metrics.port is one port for all cameras; put it before"),
+        ("source = '0'\nweb.address = '8081'", "web.address is for the one page of all cameras; put it before their"),
+        ("source = '0'\nweb.token = 'secret'", "web.token is for the one page of all cameras; put it"),
     ],
 )
 def test_a_mistake_in_one_camera_is_reported_with_file_and_camera_and_the_others_stay(table: str, problem: str) -> None:

@@ -18,14 +18,15 @@ from arr_coc.errors import ModelNotFound
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
 from stream.errors import OpeningCancelled, OutputError, SourceError, SourceNotFound, StageDied
 from stream.events import Answer, Event, FrameReady, Restarted
+from stream.extensions.past import sink as past_sink
+from stream.extensions.past.search import PastReader, Search
+from stream.extensions.past.section import PastSection
+from stream.extensions.past.sink import open_writer
+from stream.extensions.past.writer import PastWriter
 from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
-from stream.past.search import PastReader, Search
-from stream.past.writer import PastWriter
 from stream.runtime.run import Run
-from stream.sinks import past as past_sink
-from stream.sinks.past import open_writer
 from stream.sources.timing import Backoff
 from tests.support.children import SHARED, own_children
 from tests.support.fleets import FleetRecorder
@@ -97,7 +98,7 @@ def test_a_failure_of_one_camera_or_of_the_model_ends_no_other(tmp_path: Path) -
 
 
 def on_one_page(base: Config, port: int, metrics_port: int | None = None) -> Config:
-    return base.model_copy(update={"output": OutputConfig(web=f"127.0.0.1:{port}", metrics_port=metrics_port)})
+    return base.with_values({"web.address": f"127.0.0.1:{port}", "metrics.port": metrics_port})
 
 
 def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +144,9 @@ def test_cameras_remember_in_one_file_by_one_writer_and_the_page_finds_it(
     replies: list[dict[str, Any]] = []
     paths: list[str] = []
 
-    def counted(output: OutputConfig) -> PastWriter:
-        paths.append(output.remember or "")
-        return open_writer(output)
+    def counted(section: PastSection) -> PastWriter:
+        paths.append(section.file or "")
+        return open_writer(section)
 
     def on_event(recorder: FleetRecorder, name: str, event: Event) -> None:
         if recorder.once("asked", all(len(recorder.of(camera, Answer)) > 1 for camera in ("door", "yard"))):
@@ -158,9 +159,7 @@ def test_cameras_remember_in_one_file_by_one_writer_and_the_page_finds_it(
     cameras = [
         NamedCamera(
             name,
-            config().model_copy(
-                update={"output": OutputConfig(web=f"127.0.0.1:{port}", remember=path, remember_camera=name)}
-            ),
+            config().with_values({"web.address": f"127.0.0.1:{port}", "past.file": path, "past.camera": name}),
         )
         for name in ("door", "yard")
     ]

@@ -26,13 +26,13 @@ def test_invalid_addresses_are_refused(address: str) -> None:
 
 @pytest.mark.parametrize(("query", "token"), [("/?token=secret-token", None), ("", "secret-token")])
 def test_the_token_stands_in_the_address_or_beside_it(query: str, token: str | None) -> None:
-    with served(web_token="secret-token") as page:
+    with served(web__token="secret-token") as page:
         cameras = asyncio.run(_cameras(page.url.rstrip("/") + query, token))
     assert [camera["name"] for camera in cameras] == ["camera"]
 
 
 def test_without_its_token_the_page_refuses() -> None:
-    with served(web_token="secret-token") as page, pytest.raises(PageError, match="give it in ARR_COC_WEB_TOKEN"):
+    with served(web__token="secret-token") as page, pytest.raises(PageError, match="give it in ARR_COC_WEB_TOKEN"):
         asyncio.run(_cameras(page.url))
 
 

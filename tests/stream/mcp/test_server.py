@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from PIL import Image
 
 from stream.control import WatchChange
+from stream.extensions.past.moments import PastRun
 from stream.mcp.page import NOT_REMEMBERED, CameraPage
 from stream.mcp.server import CALLS_MAX, make_server
-from stream.past.moments import PastRun
 from tests.support.events import answer, side_answer
 from tests.support.network import until
 from tests.support.past import moment, written
@@ -137,7 +137,7 @@ def test_it_searches_what_cameras_have_seen(tmp_path: Path) -> None:
         moment(2, "a red car", run, unix_ms=now_ms - 1_000),
     ]
     path = written(tmp_path / "past.sqlite", moments)
-    with served(remember=path) as page:
+    with served(past__file=path) as page:
         (match,) = fields(call(page, "search", words="red", since="1h"))
         assert (match["text"], match["kind"]) == ("a red car", "answer")
         assert match["time"].endswith("Z")

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from stream.config import Config, NetworkConfig, OutputConfig
+from stream.config import Config, NetworkConfig
 from stream.errors import ConfigError
-from stream.mqtt.broker import PASSWORD, Broker, device_name
+from stream.extensions.mqtt.broker import PASSWORD, Broker, device_name
+from stream.extensions.mqtt.section import MqttSection
+from tests.support.sections import sections
 
 
-def of(url: str, environment: dict[str, str] | None = None, *, plain_tcp: bool = False, **output: object) -> Broker:
-    config = Config(output=OutputConfig(mqtt=url, **output), network=NetworkConfig(plain_tcp=plain_tcp))
+def of(url: str, environment: dict[str, str] | None = None, *, plain_tcp: bool = False, **values: object) -> Broker:
+    config = Config(network=NetworkConfig(plain_tcp=plain_tcp), **sections(mqtt__url=url, **values))
     return Broker.of(config, environment or {})
 
 
@@ -54,18 +56,18 @@ def test_a_password_needs_a_user() -> None:
 def test_questions_are_taken_only_from_a_private_broker() -> None:
     for url in ("mqtt://home", "mqtt://a:b@home", "mqtts://home"):
         with pytest.raises(ConfigError, match="--mqtt-ask lets every client of the broker ask"):
-            of(url, mqtt_ask=True)
-        of(url, mqtt_ask=True, plain_tcp=True)
+            of(url, mqtt__ask=True)
+        of(url, mqtt__ask=True, plain_tcp=True)
     for url in ("mqtt://127.0.0.1", "mqtt://localhost", "mqtts://a:b@home"):
-        of(url, mqtt_ask=True)
+        of(url, mqtt__ask=True)
 
 
 def test_the_authority_is_a_file_and_for_tls(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a file"):
-        of("mqtts://home", mqtt_ca=str(tmp_path / "none.pem"))
+        of("mqtts://home", mqtt__ca=str(tmp_path / "none.pem"))
     (tmp_path / "ca.pem").touch()
     with pytest.raises(ConfigError, match="write mqtts://"):
-        of("mqtt://home", mqtt_ca=str(tmp_path / "ca.pem"))
+        of("mqtt://home", mqtt__ca=str(tmp_path / "ca.pem"))
 
 
 @pytest.mark.parametrize(
@@ -81,4 +83,4 @@ def test_the_authority_is_a_file_and_for_tls(tmp_path: Path) -> None:
 )
 def test_a_device_is_called_after_its_source_without_secrets(source: str, name: str) -> None:
     assert device_name(Config(source=source)) == name
-    assert device_name(Config(source=source, output=OutputConfig(mqtt_name="Porch"))) == "Porch"
+    assert device_name(Config(source=source, mqtt=MqttSection(name="Porch"))) == "Porch"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stream.mqtt.link import Outbox
-from stream.mqtt.topics import MqttMessage
+from stream.extensions.mqtt.link import Outbox
+from stream.extensions.mqtt.topics import MqttMessage
 
 
 def taken(outbox: Outbox) -> list[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment
 
 from arr_coc.answer_schema import AnswerSchema
-from stream.mqtt.topics import RunTopics
+from stream.extensions.mqtt.topics import RunTopics
 
 
 def described(**has: Any) -> dict[str, Any]:

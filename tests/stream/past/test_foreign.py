@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from stream.errors import PastError
-from stream.past import search
-from stream.past.recap import read_moments
-from stream.past.retention import Limits
-from stream.past.schema import ROW_BYTES_MAX, connect_reader, connect_writer
-from stream.past.search import PastReader, Query, Search
-from stream.past.store import PastStore
+from stream.extensions.past import search
+from stream.extensions.past.recap import read_moments
+from stream.extensions.past.retention import Limits
+from stream.extensions.past.schema import ROW_BYTES_MAX, connect_reader, connect_writer
+from stream.extensions.past.search import PastReader, Query, Search
+from stream.extensions.past.store import PastStore
 from tests.support.past import BEGIN_MS, DOOR, moment, written
 
 DAY_MS = 86_400_000
@@ -149,7 +149,7 @@ def test_opening_a_file_ends_after_its_time(tmp_path: Path, monkeypatch: pytest.
     path = changed(tmp_path / "past.sqlite", "".join(f"CREATE TABLE more{number} (name);" for number in range(900)))
     seconds = iter(range(0, 10**9, 100))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
-    monkeypatch.setattr("stream.past.schema.STEPS_A_CHECK", 10)
+    monkeypatch.setattr("stream.extensions.past.schema.STEPS_A_CHECK", 10)
     with pytest.raises(PastError, match="it takes too long; name another file"):
         connect_reader(path)
 

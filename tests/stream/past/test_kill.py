@@ -16,8 +16,8 @@ from tests.support.network import LIMIT_S
 
 WRITE = """
 import os, sqlite3, sys, time
-from stream.past.retention import Limits
-from stream.past.store import PastStore
+from stream.extensions.past.retention import Limits
+from stream.extensions.past.store import PastStore
 from tests.support.past import YARD, moment
 from dataclasses import replace
 

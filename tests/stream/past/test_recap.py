@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stream.past import recap as recapping
-from stream.past.moments import MATCH, OUTAGE
-from stream.past.recap import (
+from stream.extensions.past import recap as recapping
+from stream.extensions.past.moments import MATCH, OUTAGE
+from stream.extensions.past.recap import (
     PIECES_MAX,
     STATEMENTS_MAX,
     Recap,
@@ -22,7 +22,7 @@ from stream.past.recap import (
     day_time,
     read_moments,
 )
-from stream.past.search import FoundMoment, PastReader, Search
+from stream.extensions.past.search import FoundMoment, PastReader, Search
 from tests.support.past import BEGIN_MS, DOOR, HOUR_MS, moment, written
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stream.past.retention import DAY_MS, MIB, PORTION, Limits, retain, used_bytes
-from stream.past.schema import connect_writer
-from stream.past.store import PastStore
+from stream.extensions.past.retention import DAY_MS, MIB, PORTION, Limits, retain, used_bytes
+from stream.extensions.past.schema import connect_writer
+from stream.extensions.past.store import PastStore
 from tests.support.past import BEGIN_MS, moment
 
 

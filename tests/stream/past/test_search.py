@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.errors import PastError
-from stream.past.moments import HELD_MAX_MS, MATCH, Extension
-from stream.past.search import FOUND_MAX, PastReader, Query, Search
-from stream.past.store import PastStore
+from stream.extensions.past.moments import HELD_MAX_MS, MATCH, MomentExtension
+from stream.extensions.past.search import FOUND_MAX, PastReader, Query, Search
+from stream.extensions.past.store import PastStore
 from tests.support.past import BEGIN_MS, DOOR, YARD, moment, written
 
 TEXTS = (
@@ -132,7 +132,7 @@ def test_a_search_returns_a_limited_number(tmp_path: Path) -> None:
 def test_a_moment_that_still_held_is_found(tmp_path: Path) -> None:
     path = written(tmp_path / "past.sqlite", [moment(0, "held")])
     with closing(PastStore(path)) as store:
-        store.write([Extension(YARD, 0, BEGIN_MS + HELD_MAX_MS, 600.0)])
+        store.write([MomentExtension(YARD, 0, BEGIN_MS + HELD_MAX_MS, 600.0)])
     late = Search(since_ms=BEGIN_MS + HELD_MAX_MS, until_ms=BEGIN_MS + 2 * HELD_MAX_MS)
     with closing(PastReader(path)) as reader:
         assert [item.text for item in reader.find(late)] == ["held"]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from stream.errors import PastError
-from stream.past import schema
-from stream.past.moments import MATCH, ClipFiles, Extension, RunEnded
-from stream.past.retention import Limits
-from stream.past.schema import APPLICATION_ID, connect_reader, connect_writer, reason_of, unusable
-from stream.past.search import PastReader, Search
-from stream.past.store import PastStore
+from stream.extensions.past import schema
+from stream.extensions.past.moments import MATCH, ClipFiles, MomentExtension, RunEnded
+from stream.extensions.past.retention import Limits
+from stream.extensions.past.schema import APPLICATION_ID, connect_reader, connect_writer, reason_of, unusable
+from stream.extensions.past.search import PastReader, Search
+from stream.extensions.past.store import PastStore
 from tests.support.past import BEGIN_MS, DOOR, YARD, moment, written
 
 
@@ -41,8 +41,8 @@ def test_written_moments_are_read(tmp_path: Path) -> None:
 def test_an_answer_that_still_holds_is_extended(tmp_path: Path) -> None:
     path = written(tmp_path / "past.sqlite", [moment(1)])
     with closing(PastStore(path)) as store:
-        store.write([Extension(YARD, 1, BEGIN_MS + 5000, 5.0), Extension(YARD, 1, BEGIN_MS + 3000, 3.0)])
-        store.write([Extension(YARD, 7, BEGIN_MS + 5000, 5.0)])  # of a moment that was dropped
+        store.write([MomentExtension(YARD, 1, BEGIN_MS + 5000, 5.0), MomentExtension(YARD, 1, BEGIN_MS + 3000, 3.0)])
+        store.write([MomentExtension(YARD, 7, BEGIN_MS + 5000, 5.0)])  # of a moment that was dropped
     with closing(PastReader(path)) as reader:
         (item,) = reader.find(Search())
     assert (item.last_ms, item.end_s, item.times) == (BEGIN_MS + 5000, 5.0, 3)

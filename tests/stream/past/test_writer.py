@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from stream.past import writer as writing
-from stream.past.moments import Extension, Moment
-from stream.past.retention import DAY_MS, Limits
-from stream.past.search import PastReader, Search
-from stream.past.store import PastStore
-from stream.past.writer import PastWriter, SharedWriters
+from stream.extensions.past import writer as writing
+from stream.extensions.past.moments import Moment, MomentExtension
+from stream.extensions.past.retention import DAY_MS, Limits
+from stream.extensions.past.search import PastReader, Search
+from stream.extensions.past.store import PastStore
+from stream.extensions.past.writer import PastWriter, SharedWriters
 from tests.support.full_disk import room_for
 from tests.support.network import until
 from tests.support.past import BEGIN_MS, YARD, moment, written
@@ -84,7 +84,7 @@ def test_records_are_prepared_in_the_thread(path: str, make: Make) -> None:
 
     writer = make(prepare=prepare)
     writer.put(moment(1))
-    writer.put(Extension(YARD, 1, BEGIN_MS + 5000, 5.0))
+    writer.put(MomentExtension(YARD, 1, BEGIN_MS + 5000, 5.0))
     writer.close()
     assert threads == ["remember"]
 
@@ -196,7 +196,7 @@ def test_a_file_that_is_removed_is_made_again(path: str, make: Make) -> None:
 def test_another_writer_that_is_slow_is_waited_for_without_a_word(
     path: str, make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stream.past.schema.BUSY_MS", 1)
+    monkeypatch.setattr("stream.extensions.past.schema.BUSY_MS", 1)
     with closing(PastStore(path)) as store:
         store._connection.execute("BEGIN IMMEDIATE")
         writer = make(retry_s=(2.0, 2.0))  # time to see the first failure
@@ -217,7 +217,7 @@ def test_waiting_records_are_limited_and_those_dropped_are_counted(
     writer = make(retry_s=(3600.0, 3600.0))
     writer.put(moment(0))
     until(lambda: writer._failures == 1)
-    writer.put(Extension(YARD, 0, BEGIN_MS, 1.0))
+    writer.put(MomentExtension(YARD, 0, BEGIN_MS, 1.0))
     for number in range(1, 21):
         writer.put(moment(number, jpeg=bytes(100)))
     moments = [record for record in writer._waiting if isinstance(record, Moment)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stream.errors import OutputError
-from stream.recording import clip_manifest
-from stream.recording.clip_folder import PART, ClipFolder, check_clip_folder, part_of
-from stream.recording.clip_manifest import MANIFEST, ClipIndex, read_manifest
+from stream.extensions.clips import manifest as clip_manifest
+from stream.extensions.clips.folder import PART, ClipFolder, check_clip_folder, part_of
+from stream.extensions.clips.manifest import MANIFEST, ClipIndex, read_manifest
 from tests.support.fragments import fragments_of, packets_of, video_file
 from tests.support.full_disk import room_for
 
@@ -75,7 +75,7 @@ def test_the_oldest_leave_a_full_folder(folder: ClipFolder, tmp_path: Path) -> N
             put(small, f"{number}.mp4", 30)
         assert names(small.path) == {"2.mp4", "3.mp4", "4.mp4", "big.mp4"}
         assert small.size_bytes == 90
-        with pytest.raises(OSError, match="clips_max_mib"):
+        with pytest.raises(OSError, match=r"clips\.max_mib"):
             put(small, "5.mp4", 101)
         assert not [name for name in names(small.path) if name[0].isdigit()]
 
@@ -87,7 +87,7 @@ def test_open_files_count_and_stay(tmp_path: Path) -> None:
         growing.append(bytes(40))
         growing.append(bytes(40))
         assert names(folder.path) == {part_of("b.mp4")}
-        with pytest.raises(OSError, match="clips_max_mib"):
+        with pytest.raises(OSError, match=r"clips\.max_mib"):
             growing.append(bytes(40))
         assert growing.size_bytes == 80
         assert growing.finish() == "b.mp4"

@@ -34,6 +34,7 @@ from stream.recording.identity import (
     parse_provenance,
     run_fingerprint,
 )
+from tests.support.sections import sections
 
 CONFIG = Config(
     source="rtsp://user:secret@camera/stream",
@@ -150,7 +151,8 @@ def test_options_that_change_answers_are_reported_by_key(clip: Path, sections: d
 
 def test_options_that_change_no_answer_are_left_out(clip: Path) -> None:
     harmless = {
-        "output": OutputConfig(paths=("a.vtt",), timing=False, metrics_port=9000),
+        "output": OutputConfig(paths=("a.vtt",), timing=False),
+        **sections(metrics__port=9000),
         "network": NetworkConfig(plain_tcp=True),
         "texture": TextureConfig(backend="gl"),
         "answer": AnswerConfig(cache_weights=True),

@@ -20,10 +20,12 @@ import pytest
 from arr_coc.errors import ModelNotFound, OptionError
 from arr_coc.hub import bundled_model_path
 from stream.cli import main
-from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
+from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, NetworkConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
+from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.record.section import RecordSection
 from stream.protocol.messages import Connect, QueryAccepted, ServerHello
 from stream.recording.format import Recording
 from stream.runtime import answer_worker
@@ -297,7 +299,7 @@ def without_pieces(events: Iterable[Event]) -> list[Event]:
 
 def test_a_recording_has_the_settings_that_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
     with serving_at(endpoint, Config(answer=AnswerConfig(max_tokens=7))):
-        events = events_of(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
+        events = events_of(client(endpoint, record=RecordSection(folder=str(tmp_path / "a"))))
     recording = Recording(tmp_path / "a")
     by = answered_by(recording)
     assert replay_config(by, None, None, None).answer.max_tokens == 7
@@ -496,7 +498,7 @@ def test_its_metrics_are_there_from_before_the_model_is_loaded_to_the_end(
         control.end()
         statuses.append(ready_status())
 
-    assert serve_answers(Config(output=OutputConfig(metrics_port=port)), endpoint, ready, control)
+    assert serve_answers(Config(metrics=MetricsSection(port=port)), endpoint, ready, control)
     assert statuses == [503, 200, 503]
     with pytest.raises(urllib.error.URLError):
         ready_status()

@@ -35,6 +35,7 @@ from stream.events import (
     VerdictChanged,
     YesNoResult,
 )
+from stream.extensions.record.section import RecordSection
 from stream.recording.format import Recording
 from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
 from stream.runtime.frame_stages import run_in_threads
@@ -157,7 +158,7 @@ def test_a_recorded_run_can_be_replayed_and_holds_no_key(
 ) -> None:
     monkeypatch.setenv("ARR_COC_API_KEY", SECRET)
     folder = tmp_path / "run"
-    events = list(run_in_threads(config(server, output=OutputConfig(record=str(folder)))).run())
+    events = list(run_in_threads(config(server, record=RecordSection(folder=str(folder)))).run())
     assert server.headers["Authorization"] == f"Bearer {SECRET}"
     assert SECRET not in "".join(map(repr, events))
     assert all(SECRET.encode() not in path.read_bytes() for path in folder.iterdir())

@@ -13,8 +13,8 @@ from stream.config import AnswerConfig, CaptureConfig, OutputConfig
 from stream.events import Answer, AskedPicture, Detection, Detections, encode_event
 from stream.recording.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
-from stream.sinks.factory import open_sinks
 from tests.stream.runtime.test_pipeline import configured, run
+from tests.support.sections import opened_sinks
 from tests.support.video import make_video
 
 WIDTH, HEIGHT = 150, 100
@@ -117,7 +117,7 @@ def test_lines_and_captions_of_a_run_have_the_boxes(video: str, tmp_path: Path) 
     paths = [str(tmp_path / f"a{suffix}") for suffix in (".jsonl", ".vtt", ".srt")]
     config = configured(video, answer=query_for([0, 0, 500, 500], score=0.5), output=OutputConfig(paths=tuple(paths)))
     result = run(config, "LocatingAnswerModel")
-    sinks = open_sinks(config.output, config.source, lambda: pytest.fail("no pictures are taken"))
+    sinks = opened_sinks(config)
     for event in result.events:
         for sink in sinks:
             sink.write(event)

@@ -16,7 +16,6 @@ from stream.config import (
     CaptureConfig,
     Config,
     GlanceConfig,
-    OutputConfig,
     PipelineConfig,
     WatchConfig,
 )
@@ -88,7 +87,7 @@ def test_the_place_that_it_looked_at_is_what_matters_most_in_its_answer(video: s
     def ranks(**answer: Any) -> list[int]:
         """The best rank of a sharp token on the lamp, in each frame that was answered about."""
         config = glancing(video, feedback=False, **answer)
-        config = config.model_copy(update={"output": OutputConfig(why=str(tmp_path / "why.jsonl"))})
+        config = config.with_values({"why.file": str(tmp_path / "why.jsonl")})
         return [
             min((token.rank for token in event.tokens if (token.level, token.row, token.col) in LAMP), default=24)
             for event in run(config, MODEL).of(Explanation)
@@ -266,7 +265,7 @@ def test_otherwise_a_glance_that_was_lost_is_counted_and_another_frame_is_looked
 
 def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("recording") / "a"
-    config = glancing(video, every_s=1.0).model_copy(update={"output": OutputConfig(record=str(folder))})
+    config = glancing(video, every_s=1.0).with_values({"record.folder": str(folder)})
     recorded = run(config, MODEL)
     recording = Recording(folder)
 

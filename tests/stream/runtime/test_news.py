@@ -11,10 +11,11 @@ from msgspec import structs
 
 from stream.cli import main
 from stream.clock import DisplayClock
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.display.layout import figure_rows
 from stream.display.state import Transcript
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, Event, Notice, Summary
+from stream.extensions.record.section import RecordSection
 from stream.monitor.statistics import RunStatistics
 from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
@@ -47,7 +48,7 @@ def config(video: str, endpoint: str | None = None, record: str | None = None, *
         capture=CaptureConfig(open_timeout_s=5.0),
         allocate=AllocateConfig(budget=24),
         answer=AnswerConfig(server=endpoint, every_s=0.5, **options),
-        output=OutputConfig(record=record),
+        record=RecordSection(folder=record),
         pipeline=PipelineConfig(single_process=endpoint is None),
     )
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from arr_coc.allocation.allocator import StreamAllocator
-from stream.config import Config, OutputConfig
+from stream.config import Config
 from stream.errors import TransportError
 from stream.events import Answer, Event, FrameReady, Restarted
+from stream.extensions.heatmap.sink import HeatmapSink
+from stream.extensions.web.relay import PictureRelay
 from stream.protocol.inspection import InspectionRequest, PictureToInspect, ReadInspection, read_inspection
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureEndpoints, PictureExchange, PictureRequest
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.pictures import PictureThread
 from stream.runtime.session import is_supervised
-from stream.sinks.heatmap import HeatmapSink
-from stream.web.relay import PictureRelay
 from tests.support.pictures import picture_fields
 from tests.support.runs import RunRecorder, config, open_supervised, watch
 
@@ -31,7 +31,7 @@ LOADER = "tests.support.answer_models:FakeAnswerModel"
 
 
 def with_web(base: Config) -> Config:
-    return base.model_copy(update={"output": OutputConfig(web="127.0.0.1:0")})
+    return base.with_values({"web.address": "127.0.0.1:0"})
 
 
 class Watcher:
@@ -223,12 +223,12 @@ def test_bytes_that_are_no_picture_are_answered_with_the_reason() -> None:
 
 def test_a_live_heat_map_leaves_the_run_supervised_and_outlives_the_frame_process(tmp_path: Path) -> None:
     path = tmp_path / "seen.mp4"
-    output = OutputConfig(heatmap=str(path), heatmap_layers=("information", "motion"))
-    run_config = config(restart=True).model_copy(update={"output": output})
+    layers = ("information", "motion")
+    run_config = config(restart=True).with_values({"heatmap.file": str(path), "heatmap.layers": layers})
     assert is_supervised(run_config)
     run = open_supervised(settings=run_config)
     assert run.picture_endpoints.heatmap is not None
-    sink = HeatmapSink(str(path), lambda: run, output.heatmap_layers, run_config.source)
+    sink = HeatmapSink(str(path), lambda: run, layers, run_config.source)
 
     def drawn() -> int:
         return sink._film.frames

@@ -26,7 +26,6 @@ from stream.config import (
     AnswerConfig,
     CaptureConfig,
     Config,
-    OutputConfig,
     PipelineConfig,
     TextureConfig,
 )
@@ -44,6 +43,7 @@ from stream.events import (
     Started,
     Summary,
 )
+from stream.extensions.heatmap.section import HeatmapSection
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from tests.support.children import own_children
@@ -322,7 +322,7 @@ def test_overlays_are_published_for_sinks_that_draw_them(video: str) -> None:
                 overlay = pipeline.take_overlay(event.slot)
                 shapes.append((overlay.image.shape, overlay.regions.shape, overlay.relevance.shape))
 
-    run(configured(video, output=OutputConfig(heatmap="map.mp4")), on_event=draw)
+    run(configured(video, heatmap=HeatmapSection(file="map.mp4")), on_event=draw)
     assert shapes == [((128, 192, 3), (12, 3), (4, 6))] * (FRAMES // 2)
     assert len(set(slots)) == FRAMES
     with pytest.raises(TransportError, match="holds nothing"):

@@ -20,17 +20,18 @@ from stream.config import (
     Config,
     CutConfig,
     MemoryConfig,
-    OutputConfig,
     PipelineConfig,
     TextureConfig,
     WatchConfig,
     ZoneConfig,
 )
 from stream.config_loading import build_config, layer_from_file
+from stream.extensions.zeromq.section import ZeromqSection
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.runtime.plan import INTEROP_OFF, RunPlan, model_cuda_device, texture_interop
 from stream.sources import SourceInfo
+from tests.support.sections import sections
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
 HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None)
@@ -64,9 +65,8 @@ def test_the_stage_that_waits(
 
 
 def test_frames_that_are_published_are_not_held() -> None:
-    output = OutputConfig(publish="tcp://127.0.0.1:5556")
     assert RunPlan.of(Config(), CAMERA).allocate.even_intervals
-    assert not RunPlan.of(Config(output=output), CAMERA).allocate.even_intervals
+    assert not RunPlan.of(Config(**sections(zeromq__publish="tcp://127.0.0.1:5556")), CAMERA).allocate.even_intervals
 
 
 def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
@@ -134,7 +134,7 @@ def test_the_encoding_decides_the_message(encode: str, whole_frames: bool) -> No
 
 def test_frames_come_with_maps_if_the_run_publishes() -> None:
     assert not RunPlan.of(Config(), FILE).tap.maps
-    assert RunPlan.of(Config(output=OutputConfig(publish="tcp://127.0.0.1:5556")), FILE).tap.maps
+    assert RunPlan.of(Config(zeromq=ZeromqSection(publish="tcp://127.0.0.1:5556")), FILE).tap.maps
 
 
 def test_a_run_that_is_continued_brings_its_journal() -> None:

@@ -20,12 +20,12 @@ from stream.config import (
     AnswerConfig,
     Config,
     MemoryConfig,
-    OutputConfig,
     PipelineConfig,
     WatchConfig,
 )
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
+from stream.extensions.record.section import RecordSection
 from stream.protocol.codec import token_message, token_packet
 from stream.protocol.messages import Cancel, Connect, ServerHello, TokenPacketMessage, TurnExpired
 from stream.recording.format import (
@@ -90,7 +90,7 @@ def record(
         allocate=allocate or AllocateConfig(budget=12),
         answer=AnswerConfig(every_s=1.0, **answer),
         watch=watch,
-        output=OutputConfig(record=str(folder) if folder else None),
+        record=RecordSection(folder=str(folder) if folder else None),
         pipeline=PipelineConfig(single_process=True),
     )
     pipeline = run_in_threads(config, model_loader=model_loader)
@@ -338,7 +338,7 @@ def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.Mon
 
 
 def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_path: Path) -> None:
-    run_config = supervised_config().model_copy(update={"output": OutputConfig(record=str(tmp_path / "a"))})
+    run_config = supervised_config().with_values({"record.folder": str(tmp_path / "a")})
     run = open_supervised(settings=run_config)
 
     def on_event(recorder: RunRecorder, event: Event) -> None:

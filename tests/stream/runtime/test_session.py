@@ -68,7 +68,7 @@ def test_live_sources_are_supervised_and_files_if_that_is_configured_and_frames_
 
 
 def test_a_run_with_a_heat_map_is_supervised() -> None:
-    assert is_supervised(config("0").model_copy(update={"output": OutputConfig(heatmap="seen.mp4")}))
+    assert is_supervised(config("0").with_values({"heatmap.file": "seen.mp4"}))
 
 
 def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream.errors import OutputError, OutputFailed
-from stream.sinks.captions import OPEN_CUE_MS, CaptionSink, Cue, CueTrack, OverlaySink, caption_text, timestamp
+from stream.extensions.overlay.sink import OverlaySink
+from stream.sinks.captions import OPEN_CUE_MS, CaptionSink, Cue, CueTrack, caption_text, timestamp
 from tests.support.events import answer, frame, summary
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from stream.config import Config
 from stream.errors import TransportError
+from stream.extensions.zeromq.sinks import ControlHandler, ask_request, read_reply
 from stream.monitor.health import RunMonitor
-from stream.sinks.services import ControlHandler, ask_request, read_reply
 from tests.support.events import summary
 from tests.support.runs import WatchedRun
 

@@ -11,7 +11,7 @@ import pytest
 
 from stream.errors import OutputError, OutputFailed
 from stream.events import Explanation
-from stream.sinks.explanations import OLDER, ExplanationSink
+from stream.extensions.why.sink import OLDER, ExplanationSink
 from tests.support.events import answer
 from tests.support.full_disk import room_for
 
@@ -40,7 +40,7 @@ def test_the_newest_lines_are_kept_in_two_files(tmp_path: Path, capsys: pytest.C
     numbers = frames(older) + frames(path)
     assert numbers == list(range(numbers[0], 100))
     assert 1024 < path.stat().st_size + older.stat().st_size <= 2048
-    assert capsys.readouterr().err.count("output.why_max_mib is the limit") == 1
+    assert capsys.readouterr().err.count("why.max_mib is the limit") == 1
 
 
 def test_a_new_run_replaces_both_files(tmp_path: Path) -> None:

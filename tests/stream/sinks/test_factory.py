@@ -12,44 +12,46 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
+from stream.extensions.heatmap.sink import HeatmapSink
+from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.metrics.sink import MetricsSink
+from stream.extensions.why.sink import ExplanationSink
+from stream.extensions.zeromq.section import ZeromqSection
+from stream.extensions.zeromq.sinks import ControlSink, PublishSink, ask_request, read_reply
 from stream.monitor.health import RunMonitor
 from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
-from stream.sinks.explanations import ExplanationSink
-from stream.sinks.factory import MonitorSink, open_services, open_sinks
-from stream.sinks.heatmap import FramePictures, HeatmapSink
-from stream.sinks.metrics import MetricsSink
+from stream.sinks.factory import MonitorSink, open_sinks
 from stream.sinks.output_file import JsonlSink, check_distinct
-from stream.sinks.services import ControlSink, PublishSink, ask_request, read_reply
 from stream.transport.services import request
 from tests.support.events import frame
 from tests.support.network import free_port, listening
 from tests.support.runs import WatchedRun
+from tests.support.sections import opened_sinks, sections
 
 
 def config(tmp_path: Path, port: int) -> Config:
     return Config(
         source="camera",
-        output=OutputConfig(
-            publish=f"ipc://{tmp_path}/publish", control=f"ipc://{tmp_path}/control", metrics_port=port
-        ),
+        zeromq=ZeromqSection(publish=f"ipc://{tmp_path}/publish", control=f"ipc://{tmp_path}/control"),
+        metrics=MetricsSection(port=port),
     )
 
 
 def test_without_outputs_nothing_is_opened() -> None:
-    _, sinks = open_services(Config(source="camera"))
-    assert sinks == []
+    assert opened_sinks(Config(source="camera")) == []
 
 
 def test_a_monitor_that_others_ask_is_fed_without_services() -> None:
-    watched = RunMonitor(Config(source="camera"))
-    monitor, sinks = open_services(Config(source="camera"), monitor=watched)
-    assert monitor is watched
+    config = Config(source="camera")
+    sinks = open_sinks(config, RunMonitor(config), monitored=True)
     assert [type(sink) for sink in sinks] == [MonitorSink]
 
 
 def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
-    monitor, sinks = open_services(config(tmp_path, free_port()))
+    run_config = config(tmp_path, free_port())
+    monitor = RunMonitor(run_config)
+    sinks = opened_sinks(run_config, monitor)
     try:
         assert [type(sink) for sink in sinks] == [MonitorSink, PublishSink, ControlSink, MetricsSink]
         run = WatchedRun()
@@ -74,26 +76,22 @@ def test_if_one_service_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with pytest.raises(OutputError, match="another program uses that port"):
-            open_services(config(tmp_path, listener.getsockname()[1]))
-    _, sinks = open_services(config(tmp_path, free_port()))
+            opened_sinks(config(tmp_path, listener.getsockname()[1]))
+    sinks = opened_sinks(config(tmp_path, free_port()))
     for sink in sinks:
         sink.close()
 
 
-def no_run() -> FramePictures:
-    raise AssertionError("nothing is drawn here")
-
-
 def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
     names = ["a.vtt", "b.srt", "c.JSONL", "f.MCAP", "g.rosbag"]
-    config = OutputConfig(
-        paths=tuple(str(tmp_path / name) for name in names),
-        heatmap=str(tmp_path / "d.mp4"),
-        why=str(tmp_path / "e.jsonl"),
+    config = Config(
+        source="in.mp4",
+        output=OutputConfig(paths=tuple(str(tmp_path / name) for name in names)),
+        **sections(heatmap__file=str(tmp_path / "d.mp4"), why__file=str(tmp_path / "e.jsonl")),
     )
-    sinks = open_sinks(config, "in.mp4", no_run)
-    from stream.sinks.robotics.mcap_file import McapSink
-    from stream.sinks.robotics.rosbag import RosbagSink
+    sinks = opened_sinks(config)
+    from stream.extensions.robotics.mcap_file import McapSink
+    from stream.extensions.robotics.rosbag import RosbagSink
 
     assert [type(sink) for sink in sinks] == [
         *(CaptionSink, CaptionSink, JsonlSink, McapSink, RosbagSink, HeatmapSink, ExplanationSink)
@@ -104,29 +102,29 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("values", "message"),
     [
-        (OutputConfig(paths=("a.txt",)), r"suffix '\.txt'; captions can be \.vtt, \.srt, \.jsonl"),
-        (OutputConfig(paths=("a",)), "no suffix; captions can be"),
-        (OutputConfig(paths=("a.mp4",)), "goes to --heatmap"),
-        (OutputConfig(heatmap="a.vtt"), r"the heat map can be \.mp4, \.png \(captions go to -o"),
-        (OutputConfig(why="a.json"), r"the reasons for tokens can be \.jsonl \(captions go to -o"),
-        (OutputConfig(paths=("a.vtt", "./a.vtt")), "given twice"),
-        (OutputConfig(paths=("a.jsonl",), why="./a.jsonl"), "given twice"),
+        ({"output.paths": ("a.txt",)}, r"suffix '\.txt'; captions can be \.vtt, \.srt, \.jsonl"),
+        ({"output.paths": ("a",)}, "no suffix; captions can be"),
+        ({"output.paths": ("a.mp4",)}, "goes to --heatmap"),
+        ({"heatmap.file": "a.vtt"}, r"the heat map can be \.mp4, \.png \(captions go to -o"),
+        ({"why.file": "a.json"}, r"the reasons for tokens can be \.jsonl \(captions go to -o"),
+        ({"output.paths": ("a.vtt", "./a.vtt")}, "given twice"),
+        ({"output.paths": ("a.jsonl",), "why.file": "./a.jsonl"}, "given twice"),
     ],
 )
-def test_outputs_that_make_no_sense_are_refused(config: OutputConfig, message: str) -> None:
+def test_outputs_that_make_no_sense_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(OutputError, match=message):
-        open_sinks(config, "in.mp4", no_run)
+        opened_sinks(Config(source="in.mp4").with_values(values))
 
 
 def test_the_input_is_never_an_output_even_through_a_link(tmp_path: Path) -> None:
     source = tmp_path / "in.mp4"
     source.write_bytes(b"precious")
     (tmp_path / "out.jsonl").symlink_to(source)
-    for config in (OutputConfig(paths=(str(tmp_path / "out.jsonl"),)), OutputConfig(heatmap=str(source))):
+    for key, value in (("output.paths", (str(tmp_path / "out.jsonl"),)), ("heatmap.file", str(source))):
         with pytest.raises(OutputError, match="is the input"):
-            open_sinks(config, str(source), no_run)
+            opened_sinks(Config(source=str(source)).with_values({key: value}))
     assert source.read_bytes() == b"precious"
 
 
@@ -136,7 +134,7 @@ def test_standard_input_is_an_input_too(tmp_path: Path, monkeypatch: pytest.Monk
     with source.open("rb") as opened:
         monkeypatch.setattr(output_file, "STDIN_FD", opened.fileno())
         with pytest.raises(OutputError, match="is the input"):
-            open_sinks(OutputConfig(heatmap=str(source)), "-", no_run)
+            opened_sinks(Config(source="-", **sections(heatmap__file=str(source))))
     assert source.read_bytes() == b"precious"
 
 
@@ -146,7 +144,7 @@ def test_two_names_of_one_file_are_given_twice(tmp_path: Path, link: Callable[[s
     Path(first).write_text("yesterday's")
     link(first, second)
     with pytest.raises(OutputError, match=r"given twice, as '.*a\.vtt' and '.*b\.vtt'; give each its own file"):
-        open_sinks(OutputConfig(paths=(first, second)), "in.mp4", no_run)
+        opened_sinks(Config(source="in.mp4", output=OutputConfig(paths=(first, second))))
     assert Path(first).read_text() == "yesterday's"
 
 
@@ -155,7 +153,7 @@ def test_devices_and_streams_may_be_named_twice() -> None:
 
 
 def test_if_one_file_cannot_be_opened_none_is_left_open(tmp_path: Path) -> None:
-    config = OutputConfig(paths=(str(tmp_path / "a.vtt"), str(tmp_path / "no" / "b.vtt")))
+    paths = (str(tmp_path / "a.vtt"), str(tmp_path / "no" / "b.vtt"))
     with pytest.raises(OutputError, match="there is no folder"):
-        open_sinks(config, "in.mp4", no_run)
+        opened_sinks(Config(source="in.mp4", output=OutputConfig(paths=paths)))
     assert list(tmp_path.iterdir()) == []

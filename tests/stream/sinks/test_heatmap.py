@@ -13,10 +13,13 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from stream.config import OutputConfig
+from stream.config import Config
 from stream.errors import OutputError
 from stream.events import Cut, Detection, Event, FrameMap
+from stream.extensions.heatmap.section import HeatmapSection
+from stream.extensions.heatmap.sink import CLOCK_HZ, DETECTIONS_DRAWN, HeatmapSink
 from stream.media import AllocationOverlay, LabelledBox, MapLayer
+from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, TileMap
 from stream.protocol.pictures import PictureEndpoints, ViewedFrame
 from stream.runtime.pictures import PictureThread
@@ -36,11 +39,10 @@ from stream.sinks.drawing import (
     drawn_size,
     strip_height,
 )
-from stream.sinks.factory import open_sinks
-from stream.sinks.heatmap import CLOCK_HZ, DETECTIONS_DRAWN, HeatmapSink
 from stream.transport import Transport
 from tests.support.events import answer, detections, frame, glance
 from tests.support.network import until
+from tests.support.sections import opened_sinks
 
 GREY = 128
 
@@ -339,18 +341,20 @@ def test_objects_of_a_drawn_scene_are_outlined(tmp_path: Path) -> None:
     assert not green[(top + bottom) // 2, (left + right) // 2]
 
 
-@pytest.mark.parametrize("heatmap_truth", [False, True])
-def test_ground_truth_is_drawn_only_on_request_and_labelled(heatmap_truth: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("truth", [False, True])
+def test_ground_truth_is_drawn_only_on_request_and_labelled(truth: bool, tmp_path: Path) -> None:
     path, slots = tmp_path / "seen.png", Slots()
     image = np.zeros((384, 640, 3), np.uint8)
     empty = AllocationOverlay(image, np.zeros((0, 3), np.int32), np.zeros((12, 20), np.float32))
-    output = OutputConfig(heatmap=str(path), heatmap_truth=heatmap_truth)
-    (sink,) = open_sinks(output, "scene:static", lambda: slots)
+    config = Config(source="scene:static", heatmap=HeatmapSection(file=str(path), truth=truth))
+    monitor = RunMonitor(config)
+    monitor.followed_run = lambda: slots  # type: ignore[assignment, return-value, method-assign]
+    (sink,) = opened_sinks(config, monitor)
     sink.write(frame(0, 0.0, slot=slots.put(empty)))
     sink.close()
     picture = first_picture(path)[:384].astype(int)
     green = (picture[..., 1] - picture[..., 0]) > 60
-    assert green.any() == green[:20, :100].any() == heatmap_truth, "boxes, and their legend in the corner"
+    assert green.any() == green[:20, :100].any() == truth, "boxes, and their legend in the corner"
 
 
 def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(

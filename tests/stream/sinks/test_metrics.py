@@ -15,11 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from arr_coc.types import NS_PER_S
 from stream.answer.server_statistics import ServerStatistics
-from stream.config import Config, OutputConfig, PipelineConfig
+from stream.config import Config, PipelineConfig
 from stream.control import RunControl
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started, WatchesChanged
+from stream.extension import SinkOpening
+from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.metrics.sink import TURN_BUCKETS_S, MetricsServer, RunMetrics, ServerMetrics, open_sink
 from stream.monitor.health import RunMonitor
-from stream.sinks.metrics import TURN_BUCKETS_S, MetricsServer, RunMetrics, ServerMetrics, open_metrics
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, match, shadow, summary
 from tests.support.network import fetched, free_port
@@ -61,11 +63,11 @@ class Served:
 
     def __init__(self) -> None:
         self.clock = FakeClock(NS_PER_S)
-        config = Config(source=SECRET_SOURCE, output=OutputConfig(metrics_port=free_port()))
+        config = Config(source=SECRET_SOURCE, metrics=MetricsSection(port=free_port()))
         self.monitor = RunMonitor(config, self.clock)
         self.run = WatchedRun(self.clock)
         self.monitor.follow(self.run)
-        self.sink = open_metrics(config, self.monitor)
+        self.sink = open_sink(SinkOpening(config, self.monitor))
 
     def take(self, *events: Event) -> None:
         for event in events:
@@ -271,7 +273,7 @@ class AnswerServerFixture:
         self.clock = FakeClock()
         self.statistics = ServerStatistics(self.clock)
         self.control = RunControl()
-        config = Config(output=OutputConfig(metrics_port=free_port()), pipeline=PipelineConfig(timeout_s=10))
+        config = Config(metrics=MetricsSection(port=free_port()), pipeline=PipelineConfig(timeout_s=10))
         self.metrics = ServerMetrics(config, self.statistics, self.control)
 
     def health(self) -> tuple[int, int, str]:

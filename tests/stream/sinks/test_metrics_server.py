@@ -14,8 +14,8 @@ from socketserver import TCPServer
 import pytest
 
 from stream.errors import OutputError
-from stream.sinks import metrics_server
-from stream.sinks.metrics_server import HttpServer, Page
+from stream.extensions.metrics import server as metrics_server
+from stream.extensions.metrics.server import HttpServer, Page
 from tests.support.network import LIMIT_S, fetched, until
 
 
@@ -41,7 +41,7 @@ def test_without_descriptors_the_server_waits(server: HttpServer, monkeypatch: p
 
     accept = TCPServer.get_request
     monkeypatch.setattr(TCPServer, "get_request", get_request)
-    monkeypatch.setattr("stream.sinks.metrics_server.time.sleep", waits.append)
+    monkeypatch.setattr("stream.extensions.metrics.server.time.sleep", waits.append)
     assert fetched(server.address, "/well") == (200, "hello")
     assert waits == [metrics_server.POLL_S] * 3
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig
+from stream.config import AnswerConfig, Config, WatchConfig
 from stream.errors import OutputError
 from stream.events import (
     AnswerInvalid,
@@ -28,16 +28,17 @@ from stream.events import (
     Started,
     WatchesChanged,
 )
+from stream.extensions.mqtt.broker import PASSWORD, Broker
+from stream.extensions.mqtt.section import MqttSection
+from stream.extensions.mqtt.session import BrokerSession
+from stream.extensions.mqtt.sink import MqttSink, page_address
+from stream.extensions.mqtt.topics import RunTopics
 from stream.monitor.health import RunMonitor
-from stream.mqtt.broker import PASSWORD, Broker
-from stream.mqtt.session import BrokerSession
-from stream.mqtt.topics import RunTopics
-from stream.sinks.factory import open_services
-from stream.sinks.mqtt import MqttSink, page_address
 from tests.support.events import answer, detections, frame, look, match, summary
 from tests.support.mosquitto import Mosquitto, broker, subscribed
 from tests.support.network import until
 from tests.support.runs import WatchedRun
+from tests.support.sections import opened_sinks, sections
 
 AT_ONCE = (0.01, 0.01)
 
@@ -64,12 +65,12 @@ QUIET = WatchConfig(question="is it quiet?", name="quiet", mqtt=False)
 class FedSink:
     """A sink and its monitor, as a session feeds them."""
 
-    def __init__(self, url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> None:
+    def __init__(self, url: str, *, query: str | None = None, schema: str | None = None, **values: object) -> None:
         config = Config(
             source="camera",
             answer=AnswerConfig(query="What?", captions=True, json_schema=schema),
             watch=() if query is None else (WatchConfig(question=query, name="here"), QUIET),
-            output=OutputConfig(mqtt=url, mqtt_name="door", **output),
+            **sections(mqtt__url=url, mqtt__name="door", **values),
         )
         self.monitor = RunMonitor(config)
         self.run = WatchedRun()
@@ -84,8 +85,8 @@ class FedSink:
 
 
 @contextmanager
-def fed_sink(url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> Iterator[FedSink]:
-    fed = FedSink(url, query=query, schema=schema, **output)
+def fed_sink(url: str, *, query: str | None = None, schema: str | None = None, **values: object) -> Iterator[FedSink]:
+    fed = FedSink(url, query=query, schema=schema, **values)
     with closing(fed.sink):
         yield fed
 
@@ -140,7 +141,10 @@ def test_fields_are_sent_and_answers_that_do_not_fit_are_not(mosquitto: Mosquitt
 
 def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 of the match")
-    url, output = f"mqtt://127.0.0.1:{mosquitto.port}", {"clips": str(tmp_path), "web": "192.0.2.7:8090"}
+    url, output = (
+        f"mqtt://127.0.0.1:{mosquitto.port}",
+        {"clips__folder": str(tmp_path), "web__address": "192.0.2.7:8090"},
+    )
     first = ClipWritten(match=1, watch="here", picture="a.jpg", video=None, start_s=5.0, end_s=5.0)
     second = structs.replace(first, video="a b.mp4", start_s=2.0, end_s=8.0)
     with subscribed(mosquitto.port) as subscriber, fed_sink(url, query="is it here?", **output) as fed:
@@ -164,16 +168,16 @@ def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path)
     ("web", "address"),
     [
         ({}, None),
-        ({"web": "8090"}, "http://127.0.0.1:8090"),
-        ({"web": "[::1]:8090", "web_cert": "a.pem"}, "https://[::1]:8090"),
-        ({"web": "0.0.0.0:8090"}, f"http://{os.uname().nodename}:8090"),
+        ({"web__address": "8090"}, "http://127.0.0.1:8090"),
+        ({"web__address": "[::1]:8090", "web__cert": "a.pem"}, "https://[::1]:8090"),
+        ({"web__address": "0.0.0.0:8090"}, f"http://{os.uname().nodename}:8090"),
     ],
 )
 def test_links_lead_to_the_page(web: dict[str, str], address: str | None) -> None:
-    assert page_address(OutputConfig(**web)) == address
+    assert page_address(Config(**sections(**web))) == address
 
 
-@pytest.mark.parametrize(("output", "has_question"), [({"mqtt_picture": False}, True), ({}, False)])
+@pytest.mark.parametrize(("output", "has_question"), [({"mqtt__picture": False}, True), ({}, False)])
 def test_pictures_for_another_output_or_without_an_answer_are_not_sent(
     mosquitto: Mosquitto, output: dict[str, bool], has_question: bool
 ) -> None:
@@ -287,9 +291,9 @@ class TestPasswords:
 
     @pytest.mark.parametrize("who", ["", "me@", "me:wrong@"])
     def test_a_wrong_one_is_one_line_with_the_remedy(self, guarded: Mosquitto, who: str) -> None:
-        config = Config(source="camera", output=OutputConfig(mqtt=f"mqtt://{who}127.0.0.1:{guarded.port}"))
+        config = Config(source="camera", mqtt=MqttSection(url=f"mqtt://{who}127.0.0.1:{guarded.port}"))
         with pytest.raises(OutputError, match=f"put the password into {PASSWORD}") as caught:
-            open_services(config)
+            opened_sinks(config)
         assert "\n" not in str(caught.value)
         assert "wrong@" not in str(caught.value)
         assert not [thread for thread in threading.enumerate() if thread.name == "mqtt"]
@@ -317,12 +321,12 @@ class TestTls:
 
     def test_its_certificate_is_checked(self, secured: Mosquitto, certificate: Path) -> None:
         url = f"mqtts://localhost:{secured.port}"
-        with fed_sink(url, mqtt_ca=str(certificate)) as fed:
+        with fed_sink(url, mqtt__ca=str(certificate)) as fed:
             fed.feed(STARTED)
             for number in range(20):
                 fed.feed(AskedPicture(frame_index=number, pts_s=0.0, jpeg=bytes(1 << 18)))
             until(lambda: not len(fed.sink.link.outbox))
-        with pytest.raises(OutputError, match=r"certificate is not valid: .*; name the file .* in output\.mqtt_ca"):
+        with pytest.raises(OutputError, match=r"certificate is not valid: .*; name the file .* in mqtt\.ca"):
             FedSink(url)
 
     def test_the_other_kind_of_broker_is_one_line(
@@ -341,7 +345,7 @@ class TestQuestions:
     def test_they_are_asked_if_enabled(self, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str]) -> None:
         with subscribed(mosquitto.port, "arr_coc/door/state") as subscriber:
             subscriber.publish("arr_coc/door/question/set", "An old wish?", retain=True)
-            with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt_ask=True) as fed:
+            with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt__ask=True) as fed:
                 fed.feed(STARTED, frame(0, 0.0))
                 subscriber.publish("arr_coc/door/question/set", " Where is it? ")
                 until(lambda: fed.run.questions)

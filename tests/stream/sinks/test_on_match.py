@@ -16,12 +16,13 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from stream.config import Config, OutputConfig, WatchConfig
+from stream.config import Config, WatchConfig
 from stream.errors import ConfigError
 from stream.events import StandingQuestion, WatchesChanged
-from stream.sinks.factory import open_services
-from stream.sinks.on_match import AT_ONCE_MAX, MatchCommand, MatchCommandSink, commands_of, fields_of
+from stream.extensions.on_match.section import OnMatchSection
+from stream.extensions.on_match.sink import AT_ONCE_MAX, MatchCommand, MatchCommandSink, commands_of, fields_of
 from tests.support.events import look, match
+from tests.support.sections import opened_sinks
 
 WRITE = (
     "import json, os, sys; "
@@ -182,7 +183,7 @@ def test_a_program_that_is_gone_is_a_note(capsys: pytest.CaptureFixture[str]) ->
 )
 def test_mistakes_are_refused_before_the_run(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}"):
-        commands_of(Config(watch=(WatchConfig(question="is it?"),), output=OutputConfig(on_match=text)))
+        commands_of(Config(watch=(WatchConfig(question="is it?"),), on_match=OnMatchSection(command=text)))
 
 
 def test_a_command_without_words_is_refused() -> None:
@@ -193,7 +194,7 @@ def test_a_command_without_words_is_refused() -> None:
 def test_a_watch_may_have_its_own_command() -> None:
     watches = (WatchConfig(question="a?", name="a", on_match="true {match}"), WatchConfig(question="b?", name="b"))
     assert list(commands_of(Config(watch=watches))) == ["a"]
-    commands = commands_of(Config(watch=watches, output=OutputConfig(on_match="echo {watch}")))
+    commands = commands_of(Config(watch=watches, on_match=OnMatchSection(command="echo {watch}")))
     assert [command.words[0] for command in commands.values()] == ["true", "echo"]
     broken = (WatchConfig(question="a?", name="a", on_match="no-such-program"),)
     with pytest.raises(ConfigError, match=r"^watch 'a': on_match: there is no program"):
@@ -201,7 +202,7 @@ def test_a_watch_may_have_its_own_command() -> None:
 
 
 def test_a_run_with_commands_has_the_sink() -> None:
-    config = Config(watch=(WatchConfig(question="is it?"),), output=OutputConfig(on_match="true"))
-    _, sinks = open_services(config)
+    config = Config(watch=(WatchConfig(question="is it?"),), on_match=OnMatchSection(command="true"))
+    sinks = opened_sinks(config)
     assert isinstance(sinks[-1], MatchCommandSink)
-    assert open_services(Config())[1] == []
+    assert opened_sinks(Config()) == []

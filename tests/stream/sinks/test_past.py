@@ -20,16 +20,18 @@ from stream.commands.run import check_run
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.events import AnswerUnchanged, AskedPicture, ClipWritten, Cut, Event, Match, Outage, Started
-from stream.past.moments import ANSWER, HELD_MAX_MS, MATCH, OUTAGE
-from stream.past.search import FoundMoment, PastReader, Search
+from stream.extensions.past.moments import ANSWER, HELD_MAX_MS, MATCH, OUTAGE
+from stream.extensions.past.search import FoundMoment, PastReader, Search
+from stream.extensions.past.section import PastSection
+from stream.extensions.past.sink import PICTURES_KEPT, PastSink
 from stream.protocol.picture_files import encode_jpeg, smaller_jpeg
 from stream.runtime.session import run_session
-from stream.sinks.past import PICTURES_KEPT, PastSink
 from stream.sources.address import camera_name
 from tests.support.events import answer, frame, summary
 from tests.support.fleets import FleetRecorder
 from tests.support.past import BEGIN_MS
 from tests.support.runs import ScriptedRun
+from tests.support.sections import sections
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -64,11 +66,11 @@ class RememberedRun:
 def open_run(tmp_path: Path) -> Iterator[Callable[..., RememberedRun]]:
     runs: list[RememberedRun] = []
 
-    def opened(*, resume: bool = False, **output: Any) -> RememberedRun:
+    def opened(*, resume: bool = False, **values: Any) -> RememberedRun:
         path, now_ms = str(tmp_path / "past.sqlite"), [BEGIN_MS]
         config = Config(
             source="rtsp://user:secret@yard.local/1",
-            output=OutputConfig(remember=path, remember_max_days=None, **output),
+            **sections(**{"past__file": path, "past__max_days": None, **values}),
         )
         runs.append(RememberedRun(path, PastSink(config, resume=resume, unix_ms=lambda: now_ms[0]), now_ms))
         runs[-1].write(STARTED)
@@ -236,10 +238,10 @@ def test_the_file_names_camera_and_source_without_secrets(open_run: Callable[...
     run.write(answer(0.0, "a car"))
     (moment,) = run.found()
     assert moment.camera == moment.source == "rtsp://***@yard.local/1"
-    yard = open_run(remember_camera="yard")
+    yard = open_run(past__camera="yard")
     yard.write(answer(0.0, "a car"))
     assert yard.found()[-1].camera == "yard"
-    assert camera_name(OutputConfig(), "/clips/lesson.mp4") == "lesson.mp4"
+    assert camera_name(Config(source="/clips/lesson.mp4")) == "lesson.mp4"
 
 
 def test_a_closed_sink_writes_nothing(open_run: Callable[..., RememberedRun]) -> None:
@@ -253,7 +255,7 @@ def test_a_closed_sink_writes_nothing(open_run: Callable[..., RememberedRun]) ->
 def test_a_session_remembers_its_run_and_two_share_a_file(tmp_path: Path) -> None:
     path = str(tmp_path / "past.sqlite")
     for name in ("yard", "door"):
-        config = Config(source="scene:demo", output=OutputConfig(remember=path, remember_camera=name))
+        config = Config(source="scene:demo", past=PastSection(file=path, camera=name))
         events = [STARTED, answer(0.0, f"at the {name}"), summary()]
         run_session(config, FleetRecorder().camera(""), make_run=lambda _, e=events: ScriptedRun(e), signals=False)  # type: ignore[misc, return-value, arg-type]
     with closing(PastReader(path)) as reader:
@@ -264,11 +266,11 @@ def test_a_session_remembers_its_run_and_two_share_a_file(tmp_path: Path) -> Non
 
 
 def test_a_run_that_does_not_remember_loads_none_of_it() -> None:
-    loaded = "import sys, stream.cli, stream.sinks.web, stream.runtime.session; print(*sys.modules)"
+    loaded = "import sys, stream.cli, stream.extensions.web.sink, stream.runtime.session; print(*sys.modules)"
     process = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, cwd=ROOT)
     modules = set(process.stdout.split())
-    assert "stream.sinks.web" in modules
-    assert not modules & {"sqlite3", "stream.past", "stream.sinks.past", "stream.web.past"}
+    assert "stream.extensions.web.sink" in modules
+    assert not modules & {"sqlite3", "stream.extensions.past.sink", "stream.extensions.web.past"}
 
 
 def test_places_that_can_hold_no_file_are_refused(tmp_path: Path) -> None:
@@ -282,6 +284,6 @@ def test_places_that_can_hold_no_file_are_refused(tmp_path: Path) -> None:
         (str(clip), "is the input; it would be overwritten"),
         (f"{folder}/a.jsonl", "is given twice"),
     ):
-        output = OutputConfig(remember=remember, paths=(f"{folder}/a.jsonl",))
+        output = OutputConfig(paths=(f"{folder}/a.jsonl",))
         with pytest.raises(OutputError, match=message):
-            check_run(Config(source=str(clip), output=output))
+            check_run(Config(source=str(clip), output=output, past=PastSection(file=remember)))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.config import Config, NetworkConfig, OutputConfig
+from stream.config import Config, NetworkConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import (
     AnyEvent,
@@ -30,9 +30,10 @@ from stream.events import (
     Started,
     VideoFragment,
 )
+from stream.extensions.zeromq.section import ZeromqSection
+from stream.extensions.zeromq.sinks import KEPT, PublishSink
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
-from stream.sinks.services import KEPT, PublishSink
 from stream.transport import services as publisher_module
 from tests.stream.test_events import EVENTS
 from tests.support.events import answer, frame
@@ -72,7 +73,7 @@ class Output:
 
 
 def config(endpoint: str = "tcp://127.0.0.1:*") -> Config:
-    return Config(source="rtsp://user:secret@camera", output=OutputConfig(publish=endpoint))
+    return Config(source="rtsp://user:secret@camera", zeromq=ZeromqSection(publish=endpoint))
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_no_topic_begins_with_another() -> None:
 def test_an_address_beyond_this_machine_needs_keys() -> None:
     with pytest.raises(ConfigError, match="without keys"):
         PublishSink(config("tcp://0.0.0.0:*"), RunMonitor(config()))
-    open_to_all = Config(output=OutputConfig(publish="tcp://0.0.0.0:*"), network=NetworkConfig(plain_tcp=True))
+    open_to_all = Config(zeromq=ZeromqSection(publish="tcp://0.0.0.0:*"), network=NetworkConfig(plain_tcp=True))
     PublishSink(open_to_all, RunMonitor(open_to_all)).close()
 
 

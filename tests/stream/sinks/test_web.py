@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from websockets.sync.client import connect
 
-from stream.config import Config, OutputConfig
+from stream.config import Config
 from stream.errors import ConfigError, OutputError
 from stream.events import Started
+from stream.extensions.web.section import WebSection
+from stream.extensions.web.sink import WebSink
 from stream.monitor.health import RunMonitor
-from stream.sinks.factory import open_services
-from stream.sinks.web import WebSink
 from tests.support.events import answer, frame, summary
+from tests.support.sections import opened_sinks
 from tests.support.web import PageClient, PagedRun
 
 
-def opened(**output: object) -> tuple[RunMonitor, WebSink]:
-    monitor, sinks = open_services(Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output})))
+def opened(**web: Any) -> tuple[RunMonitor, WebSink]:
+    config = Config(web=WebSection(**{"address": "127.0.0.1:0", **web}))
+    monitor = RunMonitor(config)
+    sinks = opened_sinks(config, monitor)
     assert isinstance(sinks[-1], WebSink)
     return monitor, sinks[-1]
 
@@ -53,7 +57,7 @@ def test_the_page_is_served_before_the_run_begins_and_its_address_is_printed(
 
 
 def test_a_token_that_was_made_is_in_the_address(capsys: pytest.CaptureFixture[str]) -> None:
-    _, sink = opened(web_token="auto")
+    _, sink = opened(token="auto")
     sink.close()
     assert re.search(r"/\?token=[\w-]{20,}\n", capsys.readouterr().err)
 
@@ -74,6 +78,6 @@ def test_a_live_view_that_takes_the_terminal_over_shows_the_address_again(
 
 def test_a_page_that_cannot_be_served_is_one_line() -> None:
     with pytest.raises(ConfigError, match="--web-token auto"):
-        opened(web="0.0.0.0:0")
+        opened(address="0.0.0.0:0")
     with pytest.raises(OutputError, match="cannot serve the web page"):
-        opened(web="203.0.113.7:0", web_token="long enough")
+        opened(address="203.0.113.7:0", token="long enough")

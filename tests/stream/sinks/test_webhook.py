@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from stream.config import Config, OutputConfig
+from stream.config import Config
 from stream.errors import ConfigError
 from stream.events import ClipWritten
-from stream.sinks.factory import open_services
-from stream.sinks.webhook import SECRET, Webhook, WebhookSink
+from stream.extensions.webhook.section import WebhookSection
+from stream.extensions.webhook.sink import SECRET, Webhook, WebhookSink
 from tests.support.events import answer, frame, look, match, summary, turned
 from tests.support.http_server import DrippingServer, LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S, free_port, until
+from tests.support.sections import opened_sinks
 
 
 class Server(LoopbackServer):
@@ -65,7 +66,7 @@ def server() -> Iterator[Server]:
 
 
 def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
-    _, sinks = open_services(Config(output=OutputConfig(webhook=server.url)))
+    sinks = opened_sinks(Config(webhook=WebhookSection(url=server.url)))
     kinds = []
     for event in (frame(0, 0.0), look(0.0), answer(0.5, "a cat"), match(1.0), summary()):
         for sink in sinks:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support.rtsp_server import RtspServer, encode
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, PipelineConfig
 from stream.events import Event, FrameReady, Outage, Started, encode_event
 from stream.runtime.frame_stages import run_in_threads
 from stream.sources.address import camera_of, name_of, redacted, scheme_of, scrubbed, shown_config
+from tests.support.sections import sections
 from tests.support.video import moving_square
 
 
@@ -72,9 +73,9 @@ def test_names_for_other_viewers_have_no_local_path(address: str, name: str) -> 
 
 
 def test_a_configuration_is_written_down_without_secrets() -> None:
-    output = OutputConfig(mqtt="mqtt://u:hush@home", webhook="https://home/services/hush")
-    config = Config(source="rtsp://u:hush@cam/x", output=output)
-    assert shown_config(config).output.mqtt == "mqtt://***@home"
+    secrets = sections(mqtt__url="mqtt://u:hush@home", webhook__url="https://home/services/hush", web__token="hush")
+    config = Config(source="rtsp://u:hush@cam/x", **secrets)
+    assert shown_config(config).value("mqtt.url") == "mqtt://***@home"
     assert shown_config(config).source == "rtsp://***@cam/x"
     assert "hush" not in shown_config(config).model_dump_json()
     assert shown_config(Config(source="a.mp4")).source == "a.mp4"

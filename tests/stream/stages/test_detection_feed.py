@@ -15,7 +15,7 @@ import zmq
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.ops.polygons import box_polygon
 from arr_coc.types import NS_PER_S, FrameStamp, TileGrid
-from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, ZoneConfig
+from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, ZoneConfig
 from stream.control import FOUND
 from stream.errors import ConfigError, TransportError
 from stream.events import Event, FrameReady, Notice
@@ -36,6 +36,7 @@ from stream.transport.security import client_curve, server_curve
 from tests.support.clock import FakeClock
 from tests.support.network import free_port, keyed, until
 from tests.support.runs import WATCHED_INFO
+from tests.support.sections import sections as sections_of
 
 GRID = TileGrid.of(96, 120)
 HOLD_NS = 2 * NS_PER_S
@@ -361,7 +362,7 @@ def configured(endpoint: str, *, realtime: bool = True, **sections: Any) -> Conf
             "source": "scene:demo",
             "capture": CaptureConfig(realtime=realtime, loop=realtime),
             "allocate": AllocateConfig(detections=f"zmq+{endpoint}"),
-            "output": OutputConfig(publish="tcp://127.0.0.1:*"),
+            **sections_of(zeromq__publish="tcp://127.0.0.1:*"),
             **sections,
         }
     )

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from stream.config import OutputConfig
+from stream.config import Config
 from stream.errors import ConfigError
-from stream.web.access import WebAccess, parse_address
+from stream.extensions.web.access import WebAccess, parse_address
+from stream.extensions.web.section import WebSection
 
 
-def access(**output: Any) -> WebAccess:
-    return WebAccess.of(OutputConfig(**{"web": "8080", **output}))
+def access(**web: Any) -> WebAccess:
+    return WebAccess.of(Config(web=WebSection(**{"address": "8080", **web})))
 
 
 @pytest.mark.parametrize(
@@ -38,49 +39,49 @@ def test_anything_else_is_refused(text: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.7", "camera.example"])
 def test_beyond_this_machine_a_token_is_needed(host: str) -> None:
     with pytest.raises(ConfigError, match="--web-token auto"):
-        access(web=f"{host}:8080")
-    assert access(web=f"{host}:8080", web_token="long enough").token == "long enough"
+        access(address=f"{host}:8080")
+    assert access(address=f"{host}:8080", token="long enough").token == "long enough"
 
 
 def test_a_token_that_is_made_is_long_and_part_of_the_address() -> None:
-    first, second = access(web_token="auto"), access(web_token="auto")
+    first, second = access(token="auto"), access(token="auto")
     assert first.token != second.token
     assert len(first.token or "") >= 20
     assert first.address(8080) == f"http://127.0.0.1:8080/?token={first.token}"
-    assert "token" not in access(web_token="of my own").address(8080)
+    assert "token" not in access(token="of my own").address(8080)
     assert first.token not in repr(first)
 
 
 def test_a_short_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 8"):
-        access(web_token="1234567")
+        access(token="1234567")
 
 
 def test_the_token_may_be_in_the_environment() -> None:
-    output = OutputConfig(web="0.0.0.0:8080")
-    assert WebAccess.of(output, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from outside"
-    assert WebAccess.of(output, {"ARR_COC_WEB_TOKEN": "auto"}).made_token
-    output_with_token = output.model_copy(update={"web_token": "from the option"})
-    assert WebAccess.of(output_with_token, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from the option"
+    config = Config(web=WebSection(address="0.0.0.0:8080"))
+    assert WebAccess.of(config, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from outside"
+    assert WebAccess.of(config, {"ARR_COC_WEB_TOKEN": "auto"}).made_token
+    with_token = config.with_values({"web.token": "from the option"})
+    assert WebAccess.of(with_token, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from the option"
     with pytest.raises(ConfigError, match="ARR_COC_WEB_TOKEN needs at least 8"):
-        WebAccess.of(output, {"ARR_COC_WEB_TOKEN": "short"})
+        WebAccess.of(config, {"ARR_COC_WEB_TOKEN": "short"})
     with pytest.raises(ConfigError, match="--web-token auto"):
-        WebAccess.of(output, {"ARR_COC_WEB_TOKEN": ""})
+        WebAccess.of(config, {"ARR_COC_WEB_TOKEN": ""})
 
 
 def test_only_the_token_is_the_token() -> None:
-    guarded = access(web_token="für immer")
+    guarded = access(token="für immer")
     assert guarded.allows_token("für immer")
     assert not any(guarded.allows_token(token) for token in (None, "", "für immer ", "fur immer"))
     assert access().allows_token(None)
 
 
 def test_questions_are_taken_on_this_machine_only_unless_configured_otherwise() -> None:
-    options = {"web": "0.0.0.0:8080", "web_token": "long enough"}
+    options = {"address": "0.0.0.0:8080", "token": "long enough"}
     assert access().control
-    assert not access(web_control=False).control
+    assert not access(control=False).control
     assert not access(**options).control
-    assert access(**options, web_control=True).control
+    assert access(**options, control=True).control
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST", "[::1]:8080"])
@@ -94,7 +95,7 @@ def test_a_local_page_has_no_other_name(host: str | None) -> None:
 
 
 def test_elsewhere_any_name_will_do_as_the_token_decides() -> None:
-    assert access(web="0.0.0.0:8080", web_token="long enough").allows_host("camera.example:8080")
+    assert access(address="0.0.0.0:8080", token="long enough").allows_host("camera.example:8080")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_certificate_and_key_belong_together(tmp_path: Path) -> None:
     path = tmp_path / "cert.pem"
     path.touch()
     with pytest.raises(ConfigError, match="belong together"):
-        access(web_cert=str(path))
+        access(cert=str(path))
     with pytest.raises(ConfigError, match=r"--web-key .* is not a file"):
-        access(web_cert=str(path), web_key=str(tmp_path / "absent.pem"))
-    assert access(web_cert=str(path), web_key=str(path)).scheme == "https"
+        access(cert=str(path), key=str(tmp_path / "absent.pem"))
+    assert access(cert=str(path), key=str(path)).scheme == "https"

@@ -98,7 +98,7 @@ class RememberedPage(ServedPage):
     def __init__(self) -> None:
         self.folder = TemporaryDirectory()
         begin_ms = time.time_ns() // 1_000_000 - 600_000
-        super().__init__(remember=written(Path(self.folder.name) / "past.sqlite", some(begin_ms)))
+        super().__init__(past__file=written(Path(self.folder.name) / "past.sqlite", some(begin_ms)))
 
     def close(self) -> None:
         super().close()
@@ -159,6 +159,6 @@ def test_axe_finds_nothing_amiss(
 
 def test_axe_finds_nothing_amiss_on_the_token_page(axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     visit.allowed = "401"
-    with served(web_token="a secret of some length") as run:
+    with served(web__token="a secret of some length") as run:
         visit.page.goto(run.url)
         assert violations(visit.page, axe) == []

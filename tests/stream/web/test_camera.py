@@ -12,12 +12,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from stream.errors import TransportError
+from stream.extensions.web import connection
+from stream.extensions.web.camera import FRAMES_A_SECOND, BrowserCamera
+from stream.extensions.web.viewer import MessageRefused
 from stream.protocol.picture_files import encode_jpeg
 from stream.sources.zeromq import FrameDecoder
 from stream.transport.links import FrameSubscriber
-from stream.web import connection
-from stream.web.camera import FRAMES_A_SECOND, BrowserCamera
-from stream.web.viewer import MessageRefused
 from tests.support.network import LIMIT_MS, LIMIT_S, until
 from tests.support.web import ServedPage, Visit, closing_code, sampled, served
 
@@ -32,7 +32,7 @@ def endpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def page(endpoint: str) -> Iterator[ServedPage]:
-    with served(web_camera=endpoint) as page:
+    with served(web__camera=endpoint) as page:
         yield page
 
 
@@ -89,7 +89,7 @@ def test_a_run_of_another_source_takes_no_camera() -> None:
 
 
 def test_viewers_who_may_only_look_give_no_camera(endpoint: str) -> None:
-    with served(web_camera=endpoint, web_control=False) as page, camera_of(page) as camera:
+    with served(web__camera=endpoint, web__control=False) as page, camera_of(page) as camera:
         assert closing_code(camera) == connection.REFUSED
 
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 from stream.control import SIDE_QUESTIONS_MAX
 from stream.events import Restarted, SideRefused
+from stream.extensions.web.chat import questions
+from stream.extensions.web.chat.completions import BODY_BYTES_MAX, TURNS_MAX
 from stream.protocol.pictures import unpack_picture
 from stream.untrusted import QUERY_LIMIT_CHARS
-from stream.web.chat import questions
-from stream.web.chat.completions import BODY_BYTES_MAX, TURNS_MAX
 from tests.support.events import answer, side_answer, summary
 from tests.support.network import until
 from tests.support.web import COLS, HEIGHT, REGIONS, ROWS, WIDTH, ServedPage, SharedPage, ask, served
@@ -216,7 +216,7 @@ def test_before_the_run_and_after_it_nothing_can_be_asked(run: ServedPage) -> No
 
 
 def test_the_token_is_the_key_and_a_page_that_only_shows_takes_no_questions() -> None:
-    with served(web_token="secret-token", web_control=False) as page:
+    with served(web__token="secret-token", web__control=False) as page:
         with pytest.raises(APIStatusError) as caught:
             client(page, "wrong").models.list()
         assert caught.value.status_code == 401
@@ -254,7 +254,7 @@ def test_an_agent_sees_the_newest_picture(run: ServedPage) -> None:
 
 
 def test_without_a_frame_there_is_no_picture(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.chat.agents.PICTURE_LIMIT_S", 0.01)
+    monkeypatch.setattr("stream.extensions.web.chat.agents.PICTURE_LIMIT_S", 0.01)
     run.pictures.silent = True
     reply = ask(run, "/api/picture")
     assert (reply.status, reply.json["error"]["message"][:17]) == (503, "no frame has come")

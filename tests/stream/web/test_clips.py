@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from stream.events import ClipWritten
-from stream.recording.clip_folder import ClipFolder
+from stream.extensions.clips.folder import ClipFolder
 from tests.support.events import match
 from tests.support.fragments import fragments_of, video_file
 from tests.support.web import (
@@ -55,7 +55,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(clips: Path) -> Iterator[ServedPage]:
-    with served(clips=str(clips)) as page:
+    with served(clips__folder=str(clips)) as page:
         yield page
 
 
@@ -87,7 +87,7 @@ def test_nothing_but_clips_is_served(run: ServedPage, name: str) -> None:
 
 
 def test_clips_need_the_token_of_the_page(clips: Path) -> None:
-    with served(clips=str(clips), web_token="a secret of some length") as run:
+    with served(clips__folder=str(clips), web__token="a secret of some length") as run:
         assert ask(run, f"/clips/{VIDEO}").status == 401
         assert ask(run, f"/clips/{VIDEO}", Authorization="Bearer wrong").status == 401
         assert ask(run, f"/clips/{VIDEO}", Authorization="Bearer a secret of some length").status == 200

@@ -17,10 +17,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from stream.compare.worker import is_right
+from stream.extensions.web import application, connection
+from stream.extensions.web.compare import MESSAGES_AT_ONCE, CompareDesk
 from stream.protocol.comparison import CompareFailed, CompareJob
 from stream.scenes.stills import HEIGHT_PX, STILLS, WIDTH_PX
-from stream.web import application, connection
-from stream.web.compare import MESSAGES_AT_ONCE, CompareDesk
 from tests.support.network import until
 from tests.support.web import PageClient, ServedPage, Visit, ask, on_phone, png
 
@@ -98,7 +98,7 @@ class ComparePage(ServedPage):
 
     def __init__(self, **options: Any) -> None:
         self.engine = MadeUpAnswers()
-        control = options.get("web_control", True)
+        control = options.get("web__control", True)
         models = {"one": "drawn scenes", "two": None}
         desk = CompareDesk(self.engine, models, {"version": "0.1"}, control=control)
         super().__init__(compare=desk, **options)
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_picture_or_too_large_is_one_line(page: ComparePage) -
 
 
 def test_pictures_too_quick_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.uploads.receiver.UPLOADS_A_SECOND", 0.0)
+    monkeypatch.setattr("stream.extensions.web.uploads.receiver.UPLOADS_A_SECOND", 0.0)
     with closing(ComparePage()) as page:
         statuses = [ask(page, "/compare/example/shapes", b"").status for _ in range(10)]
         statuses += [ask(page, path, b"x").status for path in TAKES_PICTURES]
@@ -161,7 +161,7 @@ def test_another_site_gives_no_picture(page: ComparePage, path: str) -> None:
 
 
 def test_viewers_that_may_only_look_send_no_picture_and_compare_nothing() -> None:
-    with closing(ComparePage(web_control=False)) as page:
+    with closing(ComparePage(web__control=False)) as page:
         for path in TAKES_PICTURES:
             reply = ask(page, path, png(8, 8))
             assert (reply.status, "only shows" in reply.json["error"]) == (403, True)
@@ -171,7 +171,7 @@ def test_viewers_that_may_only_look_send_no_picture_and_compare_nothing() -> Non
 
 def test_without_the_token_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
-    page = ComparePage(web_token="a long secret")
+    page = ComparePage(web__token="a long secret")
     assert ask(page, "/compare/example/shapes", b"").status == 401
     assert ask(page, "/compare/example/shapes", b"", Authorization="Bearer a long secret").status == 200
     page.close()

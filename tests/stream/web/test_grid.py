@@ -10,11 +10,12 @@ import pytest
 from playwright.sync_api import Page
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from stream.config import OutputConfig
+from stream.config import Config
 from stream.errors import ConfigError
 from stream.events import AnswerDeltaEvent, QueryChanged
-from stream.sinks.web import CAMERAS_MAX, WebPage
-from stream.web import application, connection
+from stream.extensions.web import application, connection
+from stream.extensions.web.section import WebSection
+from stream.extensions.web.sink import CAMERAS_MAX, WebPage
 from tests.stream.web.test_page import CONTRAST, LABELS
 from tests.support.events import answer, summary
 from tests.support.network import until
@@ -108,7 +109,7 @@ def test_each_camera_has_its_page_and_its_microscope(page: SharedPage) -> None:
 
 def test_token_host_and_origin_hold_for_every_camera(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
-    with closing(SharedPage(NAMES, web_token="a long secret", web_control=False)) as page:
+    with closing(SharedPage(NAMES, web__token="a long secret", web__control=False)) as page:
         for path in ("/", "/?camera=door", "/microscope?camera=door", "/microscope/frame?camera=door"):
             assert ask(page, path).status == 401
             assert ask(page, path, Host="evil.example").status == 421
@@ -127,7 +128,7 @@ def test_token_host_and_origin_hold_for_every_camera(monkeypatch: pytest.MonkeyP
 
 
 def test_the_most_of_viewers_is_that_of_the_whole_page(page: SharedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 2)
+    monkeypatch.setattr("stream.extensions.web.application.VIEWERS_MAX", 2)
     with ExitStack() as stack:
         for query in ("", "?camera=door"):
             stack.enter_context(viewing(page, query)).next("hello")
@@ -161,7 +162,7 @@ def test_a_new_viewer_sees_that_a_camera_has_ended_or_never_began(page: SharedPa
 def test_more_cameras_than_pictures_can_number_are_refused() -> None:
     names = [str(number) for number in range(CAMERAS_MAX + 1)]
     with pytest.raises(ConfigError, match="a page shows 256 cameras at most, not 257; leave --web out"):
-        WebPage(OutputConfig(web="127.0.0.1:0"), names)
+        WebPage(Config(web=WebSection(address="127.0.0.1:0")), names)
 
 
 def grown(page: Page, count: int = 3) -> None:

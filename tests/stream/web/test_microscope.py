@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Page
 
 from stream.errors import TransportError
+from stream.extensions.web import microscope as module
+from stream.extensions.web.microscope import Microscope
 from stream.protocol.inspection import read_inspection
 from stream.protocol.pictures import INSPECTION, PictureRequest
-from stream.web import microscope as module
-from stream.web.microscope import Microscope
 from tests.support.network import LIMIT_S, until
 from tests.support.web import COLS, HEIGHT, ROWS, WIDTH, Reply, ServedPage, Visit, ask, on_phone, pixel, png
 

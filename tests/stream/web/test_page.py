@@ -22,8 +22,8 @@ from stream.events import (
     StandingQuestion,
     WatchesChanged,
 )
+from stream.extensions.web import application
 from stream.untrusted import printable_lines
-from stream.web import application
 from tests.hostile.nasty import FORBIDDEN, NASTY
 from tests.support.events import answer, detections, frame, look, match, summary, turned
 from tests.support.network import free_port, until
@@ -291,7 +291,7 @@ def test_usual_questions_are_offered(run: ServedPage, visit: Visit) -> None:
 
 def test_a_page_that_only_shows_has_no_question_box(visit: Visit) -> None:
     visit.allowed = "WebSocket"
-    with served(web_control=False) as run:
+    with served(web__control=False) as run:
         visit.see(run.url)
         assert visit.page.locator("#ask").is_hidden()
         assert "takes no questions" in text(visit.page, ".ask")
@@ -354,13 +354,13 @@ def test_figures_are_drawn_and_shown_as_a_table(run: ServedPage, visit: Visit) -
 def test_a_server_that_is_gone_and_back_is_found_again(visit: Visit) -> None:
     visit.allowed = "WebSocket"
     port = free_port()
-    with served(web=f"127.0.0.1:{port}") as first:
+    with served(web__address=f"127.0.0.1:{port}") as first:
         visit.see(first.url)
         first.emit(answer(1.0, "before"))
         has(visit.page, "#lines", "before")
     has(visit.page, "#state-words", "reconnecting")
     before = visit.page.evaluate("() => window.live.stage.shown")
-    with served(web=f"127.0.0.1:{port}"):
+    with served(web__address=f"127.0.0.1:{port}"):
         shown(visit.page, before + 3)
         has(visit.page, "#lines", "No answers yet")
         has(visit.page, "#state-words", "loading|live")
@@ -391,7 +391,7 @@ def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
 
 
 def test_a_viewer_too_many_is_refused(run: ServedPage, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 1)
+    monkeypatch.setattr("stream.extensions.web.application.VIEWERS_MAX", 1)
     with viewing(run) as viewer:
         viewer.next("hello")
         visit.page.goto(run.url)
@@ -425,7 +425,7 @@ def test_in_a_low_window_the_picture_stays_in_the_middle_of_its_stage(run: Serve
 def test_the_token_is_asked_for_and_leaves_the_address(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     visit.allowed = "WebSocket|401"
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
-    with served(web_token="a long secret") as run:
+    with served(web__token="a long secret") as run:
         visit.page.goto(run.url)
         assert "asks for a token" in text(visit.page, "main")
         visit.page.get_by_label("Token").fill("not that one")
@@ -440,7 +440,7 @@ def test_the_token_is_asked_for_and_leaves_the_address(visit: Visit, monkeypatch
 def test_the_page_works_over_tls(visit: Visit, tmp_path: Path) -> None:
     visit.allowed = "WebSocket"
     certificate, key = make_certificate(tmp_path)
-    with served(web_cert=certificate, web_key=key) as run:
+    with served(web__cert=certificate, web__key=key) as run:
         visit.see(run.url)
 
 

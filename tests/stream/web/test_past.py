@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from stream.past.moments import MATCH, OUTAGE, ClipFiles, Extension, Moment, PastRun
-from stream.past.search import PastReader
-from stream.past.store import PastStore
+from stream.extensions.past.moments import MATCH, OUTAGE, ClipFiles, Extension, Moment, PastRun
+from stream.extensions.past.search import PastReader
+from stream.extensions.past.store import PastStore
+from stream.extensions.web.past import PAGE_MOMENTS, SPANS, WAITING_MAX
 from stream.protocol.picture_files import encode_jpeg
-from stream.web.past import PAGE_MOMENTS, SPANS, WAITING_MAX
 from tests.stream.web.test_page import CONTRAST, LABELS
 from tests.support.events import answer
 from tests.support.network import until
@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(path: str) -> Iterator[ServedPage]:
-    with served(remember=path) as page:
+    with served(past__file=path) as page:
         yield page
 
 
@@ -122,7 +122,7 @@ def test_pictures_are_served_by_file_and_moment(run: ServedPage) -> None:
 
 
 def test_the_past_is_behind_the_token_and_on_this_page_only(path: str) -> None:
-    with served(remember=path, web_token="a secret of some length") as page:
+    with served(past__file=path, web__token="a secret of some length") as page:
         assert ask(page, "/past").status == 401
         assert ask(page, "/past/0/1.jpg").status == 401
         assert ask(page, "/past", Authorization="Bearer a secret of some length").status == 200
@@ -137,7 +137,7 @@ def test_without_a_file_there_is_no_past() -> None:
 
 def test_a_file_that_cannot_be_read_is_one_line_and_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "past.sqlite"
-    with served(remember=str(path)) as page:
+    with served(past__file=str(path)) as page:
         assert "there is no file" in ask(page, "/past").json["error"]
         assert ask(page, "/past/0/1.jpg").status == 503
         path.write_bytes(b"no database " * 100)
@@ -210,7 +210,7 @@ def test_a_match_has_a_link_to_its_clip(run: ServedPage, path: str, visit: Visit
     with closing(PastStore(path)) as store:
         store.write([ClipFiles(DOOR, 1, "gate 1.jpg", "gate 1.mp4")])
     assert clip_links(visit.page, run.url) == ["/clips/gate%201.mp4"], "the only camera of a page has no name there"
-    with closing(SharedPage(("yard", "door"), remember=path)) as shared:
+    with closing(SharedPage(("yard", "door"), past__file=path)) as shared:
         for address in (shared.url, f"{shared.url}?camera=door"):
             assert clip_links(visit.page, address) == ["/clips/gate%201.mp4?camera=door"]
 
@@ -261,7 +261,7 @@ def test_new_moments_come_by_themselves(run: ServedPage, path: str, visit: Visit
 
 
 def test_the_grid_shows_all_cameras_and_a_page_its_own(path: str, visit: Visit) -> None:
-    with closing(SharedPage(("yard", "door"), remember=path)) as shared:
+    with closing(SharedPage(("yard", "door"), past__file=path)) as shared:
         opened(visit.page, shared.url)
         has(visit.page, "#past .note", "^33 moments$")
         opened(visit.page, f"{shared.url}?camera=door")
@@ -271,14 +271,14 @@ def test_the_grid_shows_all_cameras_and_a_page_its_own(path: str, visit: Visit) 
 
 def test_a_program_that_is_gone_is_reported(path: str, visit: Visit) -> None:
     visit.allowed = "WebSocket|ERR_|Failed to load"
-    with served(remember=path) as run:
+    with served(past__file=path) as run:
         opened(visit.page, run.url)
     visit.page.get_by_role("button", name="Search", exact=True).click()
     has(visit.page, "#past .note.bad", "The program does not answer.")
 
 
 def test_an_empty_result_is_reported(tmp_path: Path, visit: Visit) -> None:
-    with served(remember=written(tmp_path / "past.sqlite", [moment(1, unix_ms=BEGIN_MS - 10**12)])) as run:
+    with served(past__file=written(tmp_path / "past.sqlite", [moment(1, unix_ms=BEGIN_MS - 10**12)])) as run:
         visit.page.goto(run.url)
         visit.page.locator("#past").scroll_into_view_if_needed()
         has(visit.page, "#past .note", "Nothing is found")
@@ -300,7 +300,7 @@ def test_on_a_phone_the_past_is_a_column_with_contrast_and_labels(
 def test_rows_that_no_run_writes_are_left_out_and_reported_once(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("UPDATE moment SET unix_ms = 'x' WHERE text = 'a person'")
-    with served(remember=path) as run:
+    with served(past__file=path) as run:
         for _ in range(2):
             page = ask(run, "/past").json
             assert page["moments"][0]["text"] == "source lost: <b>unplugged</b>"

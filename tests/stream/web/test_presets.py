@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import stream.web
+import stream.extensions.web
 from arr_coc.model import ARRCOCQwen
 from stream.answer.request import words_of
 from stream.config import AnswerConfig, Config
@@ -16,7 +16,7 @@ from stream.monitor.health import RunMonitor
 from stream.scenes.catalogue import load_scene
 from tests.support.web import ServedPage, Visit
 
-PAGE = Path(stream.web.__file__).parent / "page" / "live.html"
+PAGE = Path(stream.extensions.web.__file__).parent / "page" / "live.html"
 
 ANSWERS = {
     "Say what happens.": ("a red circle moves right and a blue square stays still.", "a green star moves up and"),

@@ -21,9 +21,9 @@ from websockets.sync.client import connect
 
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
-from stream.web import application, connection, server
-from stream.web.application import VIEWERS_MAX
-from stream.web.viewer import MESSAGES_A_SECOND
+from stream.extensions.web import application, connection, server
+from stream.extensions.web.application import VIEWERS_MAX
+from stream.extensions.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
 from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
@@ -195,8 +195,8 @@ def test_a_viewer_that_never_reads_does_not_block_others(run: ServedPage) -> Non
 
 
 def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.server.PING_EVERY_S", 0.01)
-    monkeypatch.setattr("stream.web.server.PONG_LIMIT_S", 0.01)
+    monkeypatch.setattr("stream.extensions.web.server.PING_EVERY_S", 0.01)
+    monkeypatch.setattr("stream.extensions.web.server.PONG_LIMIT_S", 0.01)
     most = []
     with served() as page, ExitStack() as stack:
         add = page.hub.add
@@ -269,7 +269,7 @@ def test_nonsense_ends_the_connection(run: ServedPage) -> None:
 
 
 def test_a_page_that_only_shows_takes_no_question() -> None:
-    with served(web_control=False) as page, viewing(page) as viewer:
+    with served(web__control=False) as page, viewing(page) as viewer:
         assert viewer.next("hello")["control"] is False
         viewer.send(ask="may I?")
         assert "takes no questions" in viewer.next("refused")["error"]
@@ -277,7 +277,7 @@ def test_a_page_that_only_shows_takes_no_question() -> None:
 
 
 def test_viewers_are_limited_and_one_more_is_refused(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 3)
+    monkeypatch.setattr("stream.extensions.web.application.VIEWERS_MAX", 3)
     assert VIEWERS_MAX > 3
     with ExitStack() as stack:
         for _ in range(3):
@@ -353,7 +353,7 @@ def test_without_descriptors_the_page_waits(monkeypatch: pytest.MonkeyPatch, cap
 
 def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
-    with served(web_token="a long secret") as page:
+    with served(web__token="a long secret") as page:
         status, _, body = ask(page)
         assert status == 401
         assert b"asks for a token" in body
@@ -376,23 +376,23 @@ def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.Mon
 
 def test_a_port_in_use_is_one_line() -> None:
     with served() as page, pytest.raises(OutputError, match="the port is in use; name another one"):
-        ServedPage(web=f"127.0.0.1:{page.port}")
+        ServedPage(web__address=f"127.0.0.1:{page.port}")
 
 
 def test_a_host_that_is_not_here_is_one_line() -> None:
     with pytest.raises(OutputError, match=r"cannot serve the web page at 203\.0\.113\.7:0"):
-        ServedPage(web="203.0.113.7:0", web_token="long enough")
+        ServedPage(web__address="203.0.113.7:0", web__token="long enough")
 
 
 def test_a_certificate_that_is_none_is_one_line(tmp_path: Path) -> None:
     nonsense = tmp_path / "cert.pem"
     nonsense.write_text("nonsense")
     with pytest.raises(OutputError, match="cannot be used"):
-        ServedPage(web_cert=str(nonsense), web_key=str(nonsense))
+        ServedPage(web__cert=str(nonsense), web__key=str(nonsense))
 
 
 def test_with_a_certificate_the_page_is_served_over_tls(certificate: tuple[str, str]) -> None:
-    with served(web_cert=certificate[0], web_key=certificate[1]) as page:
+    with served(web__cert=certificate[0], web__key=certificate[1]) as page:
         trust = ssl.create_default_context(cafile=certificate[0])
         with viewing(page, ssl=trust) as viewer:
             assert viewer.next("hello")["topic"] == "hello"

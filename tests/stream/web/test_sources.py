@@ -10,9 +10,9 @@ import pytest
 
 from stream.errors import ConfigError
 from stream.events import Started
+from stream.extensions.web.sources import ADDRESS_CHARS_MAX, SourceChooser, read_named
 from stream.monitor.health import RunMonitor
 from stream.sources.cameras import Camera
-from stream.web.sources import ADDRESS_CHARS_MAX, SourceChooser, read_named
 from tests.support.events import answer, frame
 from tests.support.network import until
 from tests.support.web import DrawnPictures, PageClient, ServedPage, Visit, served, shown, viewing
@@ -209,7 +209,7 @@ def test_viewers_choose_and_the_next_run_begins_afresh(page: ChosenPage) -> None
 
 
 def test_viewers_without_rights_choose_nothing() -> None:
-    page = ChosenPage(web_control=False)
+    page = ChosenPage(web__control=False)
     with viewing(page) as viewer:
         viewer.send(choose="scene/demo")
         assert "only shows" in viewer.next("refused")["error"]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stream.web.uploads import decoder, receiver
-from stream.web.uploads.decoder import PictureRefused
-from stream.web.uploads.store import KEPT, PictureStore, Rgb, keyed
+from stream.extensions.web.uploads import decoder, receiver
+from stream.extensions.web.uploads.decoder import PictureRefused
+from stream.extensions.web.uploads.store import KEPT, PictureStore, Rgb, keyed
 from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
 from tests.support.web import ServedPage, ask, png, served, written
@@ -114,7 +114,7 @@ def uploads_of(monkeypatch: pytest.MonkeyPatch) -> list[receiver.PictureUploads]
             super().__init__()
             uploads.append(self)
 
-    monkeypatch.setattr("stream.web.application.PictureUploads", Noted)
+    monkeypatch.setattr("stream.extensions.web.application.PictureUploads", Noted)
     return uploads
 
 

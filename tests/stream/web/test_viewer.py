@@ -6,8 +6,16 @@ import json
 
 import pytest
 
+from stream.extensions.web.viewer import (
+    CREDITS,
+    TEXTS_WAITING,
+    MessageRefused,
+    RateLimit,
+    Viewer,
+    ViewerMessage,
+    read_message,
+)
 from stream.untrusted import QUERY_LIMIT_CHARS
-from stream.web.viewer import CREDITS, TEXTS_WAITING, MessageRefused, RateLimit, Viewer, ViewerMessage, read_message
 
 
 def test_a_viewer_gets_as_many_pictures_as_it_has_credits() -> None:

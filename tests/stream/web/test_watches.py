@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 from stream.config import WatchConfig
 from stream.control import WatchChange
 from stream.events import StandingQuestion, WatchesChanged
-from stream.web.chat import questions
-from stream.web.chat.agents import WATCH_BODY_BYTES_MAX
+from stream.extensions.web.chat import questions
+from stream.extensions.web.chat.agents import WATCH_BODY_BYTES_MAX
 from tests.support.events import look, summary
 from tests.support.network import LIMIT_S, until
 from tests.support.web import Reply, ServedPage, SharedPage, ask, served, viewing
@@ -109,7 +109,7 @@ def test_a_refusal_of_the_run_is_the_reply(run: ServedPage) -> None:
 
 def test_a_page_that_only_shows_and_another_site_change_nothing(run: ServedPage) -> None:
     assert add(run, DOOR, Origin="http://evil.example").status == 403
-    with served(web_control=False) as page:
+    with served(web__control=False) as page:
         reply = add(page, DOOR)
         assert (reply.status, reply.json["error"]["message"].partition(";")[0]) == (403, "this page only shows")
         assert remove(page, "car").status == 403

@@ -9,6 +9,8 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
+from stream.extensions.why.section import WhySection
+from stream.extensions.zeromq.section import ZeromqSection
 from stream.fleet.on_ray.settings import check_far, read_settings
 
 CAMERAS = {"door": {}, "yard": {}}
@@ -48,8 +50,14 @@ def test_mistakes_are_reported_in_one_line(table: Any, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["web", "heatmap", "record"])
-def test_outputs_that_need_the_frames_are_refused(name: str) -> None:
-    check_far(Config(output=OutputConfig(paths=("a.jsonl",), why="why.jsonl", publish="tcp://127.0.0.1:5556")))
-    with pytest.raises(ConfigError, match=f"output.{name} needs the frames themselves.*leave it out, or --ray"):
-        check_far(Config(output=OutputConfig.model_validate({name: "8080"})))
+@pytest.mark.parametrize("key", ["web.address", "heatmap.file", "record.folder"])
+def test_outputs_that_need_the_frames_are_refused(key: str) -> None:
+    check_far(
+        Config(
+            output=OutputConfig(paths=("a.jsonl",)),
+            why=WhySection(file="why.jsonl"),
+            zeromq=ZeromqSection(publish="tcp://127.0.0.1:5556"),
+        )
+    )
+    with pytest.raises(ConfigError, match=f"{key} needs the frames themselves.*leave it out, or --ray"):
+        check_far(Config().with_values({key: "8080"}))

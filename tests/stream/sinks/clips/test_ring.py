@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream.events import VideoFragment
-from stream.sinks.clips.ring import FragmentRing, continues
+from stream.extensions.clips.ring import FragmentRing, continues
 from tests.support.fragments import fragment
 
 

@@ -21,12 +21,13 @@ from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, Pi
 from stream.display.lines import LinesDisplay
 from stream.errors import ConfigError
 from stream.events import AskedPicture, ClipWritten, Event, Outage, VerdictChanged, VideoFragment
+from stream.extensions.clips.folder import check as check_clips
+from stream.extensions.clips.section import ClipsSection
 from stream.runtime.frame_process import run_in_child
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from stream.runtime.session import run_session
 from stream.sinks.base import Sink
-from stream.sinks.types import CLIPS
 from tests.support.fragments import GOPS, packets_of, times_of, video_file
 from tests.support.video import Image, make_video
 
@@ -75,13 +76,14 @@ class Collector(Sink):
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def configured(source: object, clips: Path | None, *, go_on: bool = True, **output: Any) -> Config:
+def configured(source: object, clips: Path | None, *, go_on: bool = True, **extensions: Any) -> Config:
     return Config(
         source=str(source),
         allocate=AllocateConfig(budget=12),
         answer=AnswerConfig(on_cut=False),
         watch=(WatchConfig(question="is there a light?", name="until", on_cut=False, ends_run=not go_on),),
-        output=OutputConfig(clips=None if clips is None else str(clips), clip_before_s=3, clip_after_s=2, **output),
+        **extensions,
+        clips=ClipsSection(folder=None if clips is None else str(clips), before_s=3, after_s=2),
         pipeline=PipelineConfig(single_process=True),
     )
 
@@ -130,7 +132,7 @@ def test_fragments_of_any_size_travel(begin: Callable[..., Run], key_every: int,
 
 def test_the_packets_of_a_file_are_copied(lamps: dict[str, Path], tmp_path: Path) -> None:
     lines = tmp_path / "events.jsonl"
-    collector = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(lines),)))
+    collector = run(configured(lamps["h264"], tmp_path / "clips", output=OutputConfig(paths=(str(lines),))))
     first, second = collector.of(ClipWritten)
     assert (first.match, first.video, second.error) == (1, None, None)
     assert (second.start_s, second.end_s) == (4.0, pytest.approx(10.0, abs=0.11))
@@ -176,7 +178,7 @@ def test_the_end_of_the_run_ends_the_clip(lamps: dict[str, Path], tmp_path: Path
 
 def test_a_clip_and_a_stream_are_written_of_one_recording(lamps: dict[str, Path], tmp_path: Path) -> None:
     stream = tmp_path / "live" / "master.m3u8"
-    collector = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(stream),)))
+    collector = run(configured(lamps["h264"], tmp_path / "clips", output=OutputConfig(paths=(str(stream),))))
     assert collector.of(ClipWritten)[-1].video is not None
     segments = sorted(stream.parent.glob("segment-*.m4s"))
     assert len(segments) == 8
@@ -222,22 +224,22 @@ def test_without_clips_no_packet_is_kept_and_nothing_is_imported(lamps: dict[str
     assert collector.of(VerdictChanged)
     assert collector.of(VideoFragment) + collector.of(AskedPicture) == []
     script = (
-        "import sys; from stream.sinks.factory import open_sinks; from stream.config import OutputConfig\n"
-        "import stream.runtime.frame_stages, stream.web.application\n"
-        "open_sinks(OutputConfig(), 'scene:demo', lambda: None)\n"
-        "assert not [name for name in sys.modules if 'clip' in name.split('.')[-1] and name.startswith('stream.')]\n"
+        "import sys; from stream.sinks.factory import open_sinks; from stream.config import Config\n"
+        "import stream.runtime.frame_stages, stream.extensions.web.application\n"
+        "open_sinks(Config(source='scene:demo'), None)\n"
+        "loaded = [name for name in sys.modules if name.startswith('stream.extensions.clips.')]\n"
+        "assert not [name for name in loaded if not name.endswith('section')]\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=LIMIT_S)
 
 
 def test_clips_need_a_question(tmp_path: Path) -> None:
     config = configured("scene:demo", tmp_path / "clips")
-    assert CLIPS.check is not None
-    CLIPS.check(config)
+    check_clips(config)
     without = config.model_copy(update={"watch": ()})
     with pytest.raises(ConfigError, match="give one, with --watch QUESTION, or give --web"):
-        CLIPS.check(without)
-    CLIPS.check(without.model_copy(update={"output": config.output.model_copy(update={"web": "127.0.0.1:0"})}))
+        check_clips(without)
+    check_clips(without.with_values({"web.address": "127.0.0.1:0"}))
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
@@ -260,7 +262,7 @@ def test_a_hundred_runs_that_are_killed_at_any_moment_leave_whole_files(tmp_path
     for number in range(100):
         lines = tmp_path / f"{number}.jsonl"
         options = ["--until", "Is there a red circle?", "--go-on", "--clips", str(clips), "-o", str(lines)]
-        limits = ["--set", "output.clip_after_s=1", "--set", "output.clip_before_s=1"]
+        limits = ["--set", "clips.after_s=1", "--set", "clips.before_s=1"]
         command = [sys.executable, "run_stream.py", "caption", "scene:moving", *options, *limits]
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while not matches_of(lines) and running.poll() is None:

@@ -12,17 +12,18 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from stream.config import OutputConfig
+from stream.config import Config
 from stream.errors import OutputError
 from stream.events import AskedPicture, ClipWritten, Event, FrameMap, Outage, Restarted, VideoFragment
+from stream.extensions.clips import picture as clip_picture
+from stream.extensions.clips import sink as module
+from stream.extensions.clips.folder import CLIP_NAME, MANIFEST, ClipFile
+from stream.extensions.clips.picture import match_picture
+from stream.extensions.clips.section import ClipsSection
+from stream.extensions.clips.sink import ClipSink
+from stream.extensions.clips.video import ClipVideo
 from stream.media import AllocationOverlay
 from stream.protocol.picture_files import encode_jpeg
-from stream.recording.clip_folder import CLIP_NAME, MANIFEST, ClipFile
-from stream.sinks.clips import picture as clip_picture
-from stream.sinks.clips import sink as module
-from stream.sinks.clips.picture import match_picture
-from stream.sinks.clips.sink import ClipSink
-from stream.sinks.clips.video import ClipVideo
 from tests.support.events import frame, match, summary
 from tests.support.fragments import fragment, fragments_of, packets_of, times_of, video_file
 from tests.support.full_disk import room_for
@@ -45,10 +46,11 @@ class FedSink:
     """A sink as a session feeds it."""
 
     def __init__(self, folder: Path, source: str = "street.mp4", **output: Any) -> None:
-        config = OutputConfig(clips=str(folder), **{"clip_before_s": 1.5, "clip_after_s": 1.5, **output})
+        section = ClipsSection(folder=str(folder), **{"before_s": 1.5, "after_s": 1.5, **output})
+        config = Config(source=source, clips=section)
         self.folder = folder
         self.now_s = 1_000_000.0
-        self.sink = ClipSink(config, source, lambda: self.now_s)
+        self.sink = ClipSink(config, lambda: self.now_s)
         self.clips: list[ClipWritten] = []
 
     def feed(self, *events: Event) -> FedSink:
@@ -296,8 +298,8 @@ def test_a_video_that_cannot_be_named_is_reported(
 def test_the_limits_of_the_configuration_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MIB", 1000)
     big = [fragment(second, size=300, key=second % 2 == 0) for second in range(40)]
-    monkeypatch.setattr("stream.sinks.clips.video.begin_ticks", lambda _: 0)
-    fed = FedSink(tmp_path / "clips", clips_max_mib=2, clips_max_days=1.0)
+    monkeypatch.setattr("stream.extensions.clips.video.begin_ticks", lambda _: 0)
+    fed = FedSink(tmp_path / "clips", max_mib=2, max_days=1.0)
     for number, big_fragment in enumerate(big):
         fed.feed(big_fragment)
         if number % 10 == 5:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stream.sinks.hls.captions import SegmentedCaptions
-from stream.sinks.hls.playlists import PlaylistSegment
+from stream.extensions.hls.captions import SegmentedCaptions
+from stream.extensions.hls.playlists import PlaylistSegment
 
 
 def segment(start_s: float, duration_s: float = 2.0, track_s: float | None = None) -> PlaylistSegment:

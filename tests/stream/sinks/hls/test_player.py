@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from arr_coc.types import NS_PER_S
-from stream.config import HlsConfig
 from stream.events import Answer
+from stream.extensions.hls.section import HlsSection
+from stream.extensions.hls.sink import HlsSink
 from stream.media import MediaSegment
-from stream.sinks.hls.sink import HlsSink
 from stream.sources.segments import SegmentRecorder
 from tests.support.events import answer, frame, segment
 from tests.support.senders import Server
@@ -86,7 +86,7 @@ def record(folder: Path, sources: list[tuple[Path, float]]) -> list[MediaSegment
 
 def write(folder: Path, sources: list[tuple[Path, float]], answers: list[Answer]) -> None:
     """Write a stream of segments and answers."""
-    with closing(HlsSink(str(folder / "master.m3u8"), HlsConfig(hold_s=0.0), live=False)) as sink:
+    with closing(HlsSink(str(folder / "master.m3u8"), HlsSection(hold_s=0.0), live=False)) as sink:
         for answer in answers:
             sink.write(answer)
         for media in record(folder, sources):

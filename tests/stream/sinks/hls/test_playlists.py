@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stream.sinks.hls.playlists import PlaylistSegment, PlaylistState, master_playlist, media_playlist
+from stream.extensions.hls.playlists import PlaylistSegment, PlaylistState, master_playlist, media_playlist
 
 FIRST = PlaylistSegment(7, "header-00007.mp4", 14.0, 2.0, 0.08, 250_000)
 SEGMENTS = (

@@ -12,15 +12,16 @@ from unittest.mock import Mock
 import av
 import pytest
 
-from stream.config import AnswerConfig, Config, HlsConfig, OutputConfig
+from stream.config import AnswerConfig, Config, OutputConfig
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, OutputFailed, ResumeError
 from stream.events import Outage
+from stream.extensions.hls.section import HlsSection
+from stream.extensions.hls.sink import HlsSink
 from stream.recording.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
 from stream.sinks.checks import check_outputs
-from stream.sinks.hls.sink import HlsSink
 from stream.sinks.output_file import HLS_MARK, check_distinct
 from tests.support.events import answer, frame, segment, summary
 from tests.support.full_disk import room_for
@@ -34,7 +35,7 @@ class Stream:
 
     def __init__(self, folder: Path, *, live: bool = False, **config: object) -> None:
         self.folder = folder
-        self.sink = HlsSink(str(folder / "master.m3u8"), HlsConfig.model_validate(config), live=live)
+        self.sink = HlsSink(str(folder / "master.m3u8"), HlsSection.model_validate(config), live=live)
         self._files = 0
 
     def show(self, start_s: float, duration_s: float = 2.0, header: str = "a", **fields: object) -> None:
@@ -124,8 +125,7 @@ def test_late_captions_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFix
     stream.sink.write(answer(1.0, "a dog"))
     stream.sink.close()
     assert caplog.messages == [
-        f"{tmp_path}/master.m3u8: 1 of 2 captions came later than the stream, by up to 1.0 s; set output.hls.hold_s "
-        "above that"
+        f"{tmp_path}/master.m3u8: 1 of 2 captions came later than the stream, by up to 1.0 s; set hls.hold_s above that"
     ]
 
 
@@ -236,7 +236,7 @@ def test_sources_that_cannot_be_a_stream_are_refused(
     Path("file").touch()
     output = OutputConfig(paths=tuple(paths))
     with pytest.raises(OutputError, match=problem):
-        check_outputs(output, "scene:demo")
+        check_outputs(Config(source="scene:demo", output=output))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -264,7 +264,8 @@ def test_a_run_writes_all_frames_of_its_source_and_its_answers(tmp_path: Path) -
     config = Config(
         source=str(source),
         answer=AnswerConfig(every_s=1.0),
-        output=OutputConfig(paths=(str(tmp_path / "live" / "master.m3u8"),), hls=HlsConfig(segment_s=1.0)),
+        output=OutputConfig(paths=(str(tmp_path / "live" / "master.m3u8"),)),
+        hls=HlsSection(segment_s=1.0),
     )
     run_session(
         config,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.errors import ConfigError
-from stream.sinks.otlp.endpoint import traces_url
+from stream.extensions.otlp.endpoint import traces_url
 
 
 @pytest.mark.parametrize(

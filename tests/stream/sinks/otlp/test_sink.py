@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from stream.config import AnswerConfig, Config, OutputConfig
+from stream.config import AnswerConfig, Config
 from stream.events import Answer, AnswerTiming, AnswerUnchanged, Started
-from stream.sinks.factory import open_services
-from stream.sinks.otlp.sink import QUEUE_SPANS, OtlpSink
+from stream.extensions.otlp.section import OtlpSection
+from stream.extensions.otlp.sink import QUEUE_SPANS, OtlpSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.collector import collecting
 from tests.support.events import answer, frame
 from tests.support.network import free_port, until
+from tests.support.sections import opened_sinks
 from tests.support.video import make_video, moving_square
 
 PARTS = ["capture", "texture", "allocate", "wait for a turn", "encode", "prefill", "decode"]
@@ -28,7 +29,7 @@ AT_ONCE_MS = 10.0
 
 
 def sink(url: str, *, text: bool = False) -> OtlpSink:
-    config = Config(source="rtsp://me:secret@camera/x", output=OutputConfig(otlp=url, otlp_text=text))
+    config = Config(source="rtsp://me:secret@camera/x", otlp=OtlpSection(url=url, text=text))
     return OtlpSink(config, AT_ONCE_MS)
 
 
@@ -81,9 +82,9 @@ def test_texts_are_sent_only_on_request() -> None:
 def test_a_run_is_traced_from_capture_to_its_last_word(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     with collecting() as collector:
-        output = OutputConfig(otlp=collector.url)
-        result = run(configured(video, answer=AnswerConfig(every_s=0.5), output=output))
-        _, sinks = open_services(Config(source=video, output=output))
+        otlp = OtlpSection(url=collector.url)
+        result = run(configured(video, answer=AnswerConfig(every_s=0.5), otlp=otlp))
+        sinks = opened_sinks(Config(source=video, otlp=otlp))
         for event in result.events:
             for traces in sinks:
                 traces.write(event)

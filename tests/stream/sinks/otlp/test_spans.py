@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stream.events import AnswerTiming
-from stream.sinks.otlp.spans import FRAMES_KNOWN, FrameTimes
+from stream.extensions.otlp.spans import FRAMES_KNOWN, FrameTimes
 from tests.support.events import answer, frame
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.errors import ConfigError
-from stream.sinks.rerun.address import ViewerAddress
+from stream.extensions.rerun.address import ViewerAddress
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from stream.config import Config
+from tests.support.sections import opened_sinks
+
 pytest.importorskip("rerun_cli", reason="no rerun-sdk, 700 MB: pip install 'arr-coc-stream[rerun]'")
 
 from stream.config import AnswerConfig, OutputConfig
@@ -32,9 +35,8 @@ from stream.events import (
     Skipped,
     Started,
 )
-from stream.sinks.factory import open_sinks
+from stream.extensions.rerun.file import RerunFileSink
 from stream.sinks.output_file import OutputFile
-from stream.sinks.rerun.file import RerunFileSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support import rerun as support
 from tests.support.events import answer, detections, frame, look, summary, turned
@@ -146,7 +148,7 @@ def test_a_run_writes_its_answers(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     path = tmp_path / "run.rrd"
     output = OutputConfig(paths=(str(path),))
-    sinks = open_sinks(output, video, lambda: None)  # type: ignore[arg-type, return-value]
+    sinks = opened_sinks(Config(source=video, output=output))
     for event in run(configured(video, answer=AnswerConfig(every_s=0.5), output=output)).events:
         for sink in sinks:
             sink.write(event)
@@ -184,9 +186,9 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
 
 FILLS = """
 import os, resource, signal, sys
-from stream.sinks.rerun import file
+from stream.extensions.rerun import file
 from stream.errors import OutputFailed
-from stream.sinks.rerun.file import RerunFileSink
+from stream.extensions.rerun.file import RerunFileSink
 from tests.support.events import answer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -218,7 +220,7 @@ def test_a_disk_that_fills_on_the_way_leaves_what_was_written(disk: str, reason:
 
 KILLED = """
 import os, signal, sys
-from stream.sinks.rerun.file import RerunFileSink
+from stream.extensions.rerun.file import RerunFileSink
 from tests.support.events import answer, frame
 sink = RerunFileSink(sys.argv[1], "camera")
 for number in range(3):

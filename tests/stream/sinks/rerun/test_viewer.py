@@ -14,8 +14,8 @@ pytest.importorskip("rerun_cli", reason="no rerun-sdk, 700 MB: pip install 'arr-
 
 from stream.errors import OutputError
 from stream.events import AskedPicture, Started
-from stream.sinks.rerun.address import ViewerAddress
-from stream.sinks.rerun.viewer import EVENTS_MAX, EventMailbox, RerunViewerSink, open_viewer
+from stream.extensions.rerun.address import ViewerAddress
+from stream.extensions.rerun.viewer import EVENTS_MAX, EventMailbox, RerunViewerSink, open_viewer
 from tests.support import rerun as support
 from tests.support.events import answer, frame
 from tests.support.network import free_port, until

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stream.config import Config, NetworkConfig, OutputConfig
+from stream.config import Config, NetworkConfig
 from stream.errors import ConfigError
-from stream.sinks.robotics.address import foxglove_address
+from stream.extensions.robotics.address import foxglove_address
+from stream.extensions.robotics.section import RoboticsSection
 
 
 def address(text: str, *, plain_tcp: bool = False) -> tuple[str, int]:
-    return foxglove_address(Config(output=OutputConfig(foxglove=text), network=NetworkConfig(plain_tcp=plain_tcp)))
+    return foxglove_address(Config(robotics=RoboticsSection(foxglove=text), network=NetworkConfig(plain_tcp=plain_tcp)))
 
 
 def test_an_address_is_on_this_machine_unless_it_says_otherwise() -> None:

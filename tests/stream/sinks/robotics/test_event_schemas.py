@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stream.events import Event, encode_event
+from stream.extensions.robotics.event_schemas import LOGGED, schema_of, topic_of
 from stream.monitor.schema import TOPICS
-from stream.sinks.robotics.event_schemas import LOGGED, schema_of, topic_of
 from tests.stream.test_events import EVENTS
 
 KINDS = {

@@ -13,22 +13,24 @@ from unittest.mock import Mock
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from stream.config import Config, NetworkConfig, OutputConfig
+from stream.config import Config, NetworkConfig
 from stream.errors import OutputError
 from stream.events import encode_event
-from stream.sinks.factory import MonitorSink, open_services
-from stream.sinks.robotics import foxglove_server
-from stream.sinks.robotics.event_schemas import LOGGED
-from stream.sinks.robotics.foxglove_server import FoxgloveSink
+from stream.extensions.robotics import foxglove_server
+from stream.extensions.robotics.event_schemas import LOGGED
+from stream.extensions.robotics.foxglove_server import FoxgloveSink
+from stream.extensions.robotics.section import RoboticsSection
+from stream.sinks.factory import MonitorSink
 from tests.support.events import answer
 from tests.support.network import LIMIT_S, until
 from tests.support.recordings import picture
+from tests.support.sections import opened_sinks
 
 TOPICS = {"/picture", "/relevance", "/heatmap", "/regions", "/caption", "/log"}
 
 
 def config(address: str = "0", **network: Any) -> Config:
-    return Config(output=OutputConfig(foxglove=address), network=NetworkConfig(**network))
+    return Config(robotics=RoboticsSection(foxglove=address), network=NetworkConfig(**network))
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def test_a_viewer_receives_answers_and_pictures() -> None:
 
 
 def test_a_run_opens_the_server_on_request() -> None:
-    _, sinks = open_services(config())
+    sinks = opened_sinks(config())
     assert [type(sink) for sink in sinks] == [MonitorSink, FoxgloveSink]
     for sink in sinks:
         sink.close()

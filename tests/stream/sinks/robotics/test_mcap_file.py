@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mcap.reader import make_reader
 
-from stream.config import OutputConfig
+from stream.config import Config, OutputConfig
 from stream.errors import OutputError, OutputFailed
 from stream.events import (
     AnswerDeltaEvent,
@@ -25,9 +25,10 @@ from stream.events import (
     Restarted,
     encode_event,
 )
-from stream.sinks.robotics.event_schemas import LOGGED
-from stream.sinks.robotics.mcap_file import McapSink
-from stream.sinks.robotics.mcap_records import ENDING
+from stream.extensions.robotics.event_schemas import LOGGED
+from stream.extensions.robotics.mcap_file import McapSink
+from stream.extensions.robotics.mcap_records import ENDING
+from stream.extensions.robotics.section import RoboticsSection
 from tests.stream.test_events import EVENTS
 from tests.support.events import answer, detections, frame, summary, turned
 from tests.support.full_disk import room_for
@@ -36,8 +37,8 @@ from tests.support.recordings import Recorded, picture, read_mcap
 HOUR_NS = 3600 * 1_000_000_000
 
 
-def recorded(path: Path, events: Sequence[Event], **output: object) -> list[Recorded]:
-    sink = McapSink(str(path), OutputConfig(**output))  # type: ignore[arg-type]
+def recorded(path: Path, events: Sequence[Event], *, timing: bool = True, **values: object) -> list[Recorded]:
+    sink = McapSink(str(path), Config(output=OutputConfig(timing=timing), robotics=RoboticsSection(**values)))
     for event in events:
         sink.write(event)
     sink.close()
@@ -156,7 +157,7 @@ def test_a_file_is_overwritten_with_the_first_event_only(tmp_path: Path) -> None
     path, fresh = tmp_path / "a.mcap", tmp_path / "b.mcap"
     path.write_bytes(b"yesterday's" * 1000)
     for file in (path, fresh):
-        McapSink(str(file), OutputConfig()).close()
+        McapSink(str(file), Config()).close()
     assert path.read_bytes() == b"yesterday's" * 1000
     assert not fresh.exists()
     assert len(recorded(path, [answer(0.0, "a cat")])) == 2
@@ -170,7 +171,7 @@ def test_a_continued_run_loses_nothing_of_the_file(
     recorded(path, [answer(float(number), f"answer {number}") for number in range(4)])
     (tmp_path / "link.mcap").symlink_to(path)
     before = path.read_bytes()
-    sink = McapSink(str(tmp_path / "link.mcap"), OutputConfig(), resume=True)
+    sink = McapSink(str(tmp_path / "link.mcap"), Config(), resume=True)
     for number in range(answers):
         sink.write(answer(float(number), f"again {number}"))
     if ended is not None:
@@ -188,7 +189,7 @@ def test_a_continued_run_without_a_file_makes_one(tmp_path: Path, content: bytes
     path = tmp_path / "a.mcap"
     if content is not None:
         path.write_bytes(content)
-    sink = McapSink(str(path), OutputConfig(), resume=True)
+    sink = McapSink(str(path), Config(), resume=True)
     sink.write(answer(0.0, "a cat"))
     sink.close()
     assert [message.value.message for message in read_mcap(path, "/log")] == ["a cat"]
@@ -200,14 +201,14 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
     with path.open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(OutputError, match="another run is writing"):
-            McapSink(str(path), OutputConfig())
+            McapSink(str(path), Config())
     with pytest.raises(OutputError, match="there is no folder"):
-        McapSink(str(tmp_path / "no" / "a.mcap"), OutputConfig())
+        McapSink(str(tmp_path / "no" / "a.mcap"), Config())
 
 
 def test_answers_are_in_the_file_at_once(tmp_path: Path) -> None:
     """A killed run leaves the file without an ending, and every whole record can be read."""
-    sink = McapSink(str(tmp_path / "a.mcap"), OutputConfig())
+    sink = McapSink(str(tmp_path / "a.mcap"), Config())
     for number in range(3):
         sink.write(answer(float(number), f"answer {number}"))
         left = (tmp_path / "a.mcap").read_bytes()
@@ -218,7 +219,7 @@ def test_answers_are_in_the_file_at_once(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_reported_once_and_the_file_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "a.mcap"
-    sink = McapSink(str(path), OutputConfig())
+    sink = McapSink(str(path), Config())
     number = 0
 
     def write_all() -> None:
@@ -237,7 +238,7 @@ def test_a_full_disk_is_reported_once_and_the_file_stays_readable(tmp_path: Path
 
 
 def test_on_a_disk_without_any_room_no_file_is_left(tmp_path: Path) -> None:
-    sink = McapSink(str(tmp_path / "a.mcap"), OutputConfig())
+    sink = McapSink(str(tmp_path / "a.mcap"), Config())
     with room_for(0), pytest.raises(OutputFailed, match="File too large"):
         sink.write(answer(0.0, "a cat"))
     sink.close()
@@ -246,7 +247,7 @@ def test_on_a_disk_without_any_room_no_file_is_left(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full_at_the_end_is_reported_too(tmp_path: Path) -> None:
     path = tmp_path / "a.mcap"
-    sink = McapSink(str(path), OutputConfig())
+    sink = McapSink(str(path), Config())
     sink.write(answer(0.0, "a cat"))
     sink.write(frame(1, 0.5))
     with room_for(path.stat().st_size + 60), pytest.raises(OutputFailed, match="File too large"):

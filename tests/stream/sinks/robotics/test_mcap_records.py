@@ -11,8 +11,8 @@ import pytest
 from mcap.reader import make_reader
 from mcap.writer import CompressionType, Writer
 
-from stream.sinks.robotics import mcap_records
-from stream.sinks.robotics.mcap_records import ENDING, RecordFile, end_records
+from stream.extensions.robotics import mcap_records
+from stream.extensions.robotics.mcap_records import ENDING, RecordFile, end_records
 
 
 def written(path: Path, messages: int = 12) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stream.events import Notice
-from stream.sinks.robotics.pictures import EventClock, ShownPicture
+from stream.extensions.robotics.pictures import EventClock, ShownPicture
 from tests.support.events import answer, frame
 from tests.support.recordings import picture
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from rosbags.rosbag2 import Reader, Writer
 
-from stream.config import OutputConfig
+from stream.config import Config
 from stream.errors import OutputError, OutputFailed
 from stream.events import Event
-from stream.sinks.robotics import rosbag
-from stream.sinks.robotics.ros_messages import RosMessages
-from stream.sinks.robotics.rosbag import TOPICS, RosbagSink
+from stream.extensions.robotics import rosbag
+from stream.extensions.robotics.ros_messages import RosMessages
+from stream.extensions.robotics.rosbag import TOPICS, RosbagSink
+from stream.extensions.robotics.section import RoboticsSection
 from tests.support.events import answer, detections, frame, summary
 from tests.support.full_disk import room_for
 from tests.support.recordings import picture, read_mcap
@@ -32,8 +33,8 @@ EVENTS = [
 ]
 
 
-def write(path: Path, events: Sequence[Event] = EVENTS, **output: object) -> Path:
-    sink = RosbagSink(str(path), OutputConfig(**output))  # type: ignore[arg-type]
+def write(path: Path, events: Sequence[Event] = EVENTS, **values: object) -> Path:
+    sink = RosbagSink(str(path), Config(robotics=RoboticsSection(**values)))  # type: ignore[arg-type]
     for event in events:
         sink.write(event)
     sink.close()
@@ -117,10 +118,10 @@ def test_a_bag_is_never_overwritten(tmp_path: Path) -> None:
     path = write(tmp_path / "a.rosbag")
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     with pytest.raises(OutputError, match="exists already, and a bag is never overwritten; name another"):
-        RosbagSink(str(path), OutputConfig())
+        RosbagSink(str(path), Config())
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
     with pytest.raises(OutputError, match="there is no folder"):
-        RosbagSink(str(tmp_path / "no" / "a.rosbag"), OutputConfig())
+        RosbagSink(str(tmp_path / "no" / "a.rosbag"), Config())
 
 
 def test_a_bag_of_another_process_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_a_bag_of_another_process_is_not_changed(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(rosbag.Writer, "open", late)
     with pytest.raises(OutputError, match="exists already"):
-        RosbagSink(str(path), OutputConfig())
+        RosbagSink(str(path), Config())
     assert list(path.iterdir()) == []
 
 
@@ -145,7 +146,7 @@ def test_a_bag_into_which_nothing_was_written_is_removed(tmp_path: Path) -> None
 @pytest.mark.parametrize(("size", "left"), [(0, False), (9000, True)])
 def test_a_full_disk_is_reported_once_and_written_messages_stay(tmp_path: Path, size: int, *, left: bool) -> None:
     path = tmp_path / "a.rosbag"
-    sink = RosbagSink(str(path), OutputConfig())
+    sink = RosbagSink(str(path), Config())
     number = 0
 
     def write_all() -> None:

@@ -1,0 +1,7 @@
+"""Features that hang on the core, one package each with an `EXTENSION`."""
+
+NAMES = (
+    *("hls", "heatmap", "why", "record", "overlay", "clips", "zeromq", "metrics", "web", "mqtt", "webhook"),
+    *("on_match", "robotics", "otlp", "rerun", "past"),
+)
+"""Packages, in the order in which help and documents show their options."""

@@ -1,0 +1,9 @@
+"""Prometheus metrics and health, over HTTP."""
+
+from stream.extension import Extension, SinkType
+
+EXTENSION = Extension(
+    name="metrics",
+    section="stream.extensions.metrics.section:MetricsSection",
+    sinks=(SinkType(key="metrics.port", option="--metrics-port", open="stream.extensions.metrics.sink:open_sink"),),
+)

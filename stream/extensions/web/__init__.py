@@ -1,0 +1,21 @@
+"""Web page that shows a run while it goes on: access rules, viewers, server. Needs the extra `web`."""
+
+from stream.extension import Extension, SinkType
+from stream.options.extra import Extra
+
+WEB = Extra("web", "web page", "watch --web", ("starlette", "uvicorn", "websockets"))
+
+EXTENSION = Extension(
+    name="web",
+    section="stream.extensions.web.section:WebSection",
+    sinks=(
+        SinkType(
+            key="web.address",
+            option="--web",
+            extra=WEB,
+            needs=frozenset({"viewer pictures"}),
+            check="stream.extensions.web.access:check",
+            open="stream.extensions.web.sink:WebSink.open",
+        ),
+    ),
+)

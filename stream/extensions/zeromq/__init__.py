@@ -1,0 +1,25 @@
+"""Sockets for robots and other programs: events, and a control socket for questions."""
+
+from stream.extension import Extension, SinkType
+
+EXTENSION = Extension(
+    name="zeromq",
+    section="stream.extensions.zeromq.section:ZeromqSection",
+    sinks=(
+        SinkType(
+            key="zeromq.publish",
+            place="address",
+            option="--publish",
+            needs=frozenset({"maps", "frames at once"}),
+            check="stream.extensions.zeromq.section:check_publish",
+            open="stream.extensions.zeromq.sinks:PublishSink.open",
+        ),
+        SinkType(
+            key="zeromq.control",
+            place="address",
+            option="--control",
+            check="stream.extensions.zeromq.section:check_control",
+            open="stream.extensions.zeromq.sinks:ControlSink.open",
+        ),
+    ),
+)

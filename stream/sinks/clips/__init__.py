@@ -1,1 +1,0 @@
-"""Pictures and videos of matches."""

@@ -1,1 +1,0 @@
-"""HTTP live streaming: the source's video with the answers as captions."""

@@ -1,1 +1,0 @@
-"""OpenTelemetry: a trace of each answer, sent as OTLP over HTTP. Needs the extra `otlp`."""

@@ -1,1 +1,0 @@
-"""Rerun: a run as a recording, in a file or in the viewer. Needs the extra `rerun`."""

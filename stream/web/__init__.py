@@ -1,1 +1,0 @@
-"""Web page that shows a run while it goes on: access rules, viewers, server. Needs the extra `web`."""
