@@ -40,13 +40,13 @@ from arr_coc.bounded_json import read_json
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError, counted
 from arr_coc.hub import ALLOCATOR_FILES, allocator_folder, check_allocator_files, download, upload
-from arr_coc.ops.pictures import check_images, check_tensor
-from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.relevance.history import with_embeddings
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from arr_coc.relevance.profiles import CORE, FULL
+from arr_coc.texture.pictures import check_images, check_tensor
+from arr_coc.texture.regions import region_mean, region_scales, token_positions
 from arr_coc.types import TILE_PX, Allocation
 
 CONFIG_FILE, WEIGHTS_FILE = ALLOCATOR_FILES

@@ -363,10 +363,10 @@ class ARRCOCQwen(nn.Module):
         Answers of a list are made one after the other. Chats and inputs show their pictures in the template's own
         layout; the last user's turn is the question that tokens are chosen for, and glances drop their overview.
 
-        A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
-        be of several sizes. It is resized as the model's own processor does, so that with `encode="full"`, or a budget
-        of all tiles, the answer about a picture is the stock model's. One that is more than 200 times as long as wide
-        is padded by its edge pixels.
+        A picture is a file, a Pillow image, an array or a tensor (`arr_coc.texture.pictures.to_rgb`); those of a list
+        may be of several sizes. It is resized as the model's own processor does, so that with `encode="full"`, or a
+        budget of all tiles, the answer about a picture is the stock model's. One that is more than 200 times as long as
+        wide is padded by its edge pixels.
 
         Args:
             image_or_frames: A picture, several frames, or a list of either.

@@ -15,11 +15,11 @@ PACKAGES = ("stream", "arr_coc")
 FEATURES = {
     "adapt": "stream.adaptation stream.commands.adapt arr_coc.adaptation",
     "api": "stream.answer.api",
+    "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
     "bench": "stream.bench stream.commands.bench",
     "cameras": "stream.sources.cameras stream.sources.devices",
     "clips": "stream.sinks.clips stream.recording.clip_folder stream.recording.clip_manifest",
     "compare": "stream.compare stream.web.compare stream.protocol.comparison",
-    "cuda": "arr_coc.ops.cuda",
     "detections": (
         "stream.answer.detections stream.stages.detection_feed stream.protocol.detections stream.sinks.detections"
     ),
@@ -27,7 +27,6 @@ FEATURES = {
     "finetune": "arr_coc.qwen.finetune",
     "fleet": "stream.fleet stream.commands.fleet",
     "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
-    "gl": "arr_coc.ops.gl",
     "heatmap": "stream.sinks.heatmap stream.sinks.drawing stream.sinks.fonts",
     "hls": "stream.sinks.hls",
     "journal": "stream.recording.journal",
@@ -52,7 +51,7 @@ FEATURES = {
     "shadow": "stream.answer.quality",
     "side questions": "stream.answer.side",
     "small weights": "arr_coc.qwen.small_weights arr_coc.qwen.weight_cache arr_coc.qwen.linear_kernel",
-    "texturevlm": "arr_coc.ops.texturevlm arr_coc.texturevlm",
+    "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
     "web": (
         "stream.web stream.http stream.sinks.web stream.commands.web stream.runtime.pictures stream.protocol.pictures "

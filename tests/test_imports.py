@@ -47,8 +47,8 @@ ONLY_IN = {
     "zmq": "stream.transport",
     "av": "stream.sources stream.sinks",
     "transformers": "arr_coc.qwen",
-    "OpenGL": "arr_coc.ops.gl",
-    "cuda": "arr_coc.ops.cuda",
+    "OpenGL": "arr_coc.backends.gl",
+    "cuda": "arr_coc.backends.cuda",
     "httpx2": "stream.answer.api stream.mcp",
     "mcp": "stream.mcp",
     "starlette": "stream.web",
@@ -77,7 +77,9 @@ ONLY_IN = {
 
 ALLOWED = {
     **dict.fromkeys(("arr_coc.types", "arr_coc.errors", "arr_coc.resources", "stream.errors", "stream.clock"), ""),
-    "arr_coc.ops": "arr_coc.types arr_coc.errors arr_coc.budget arr_coc.resources arr_coc.ops",
+    "arr_coc.texture": "arr_coc.types arr_coc.errors arr_coc.budget arr_coc.resources arr_coc.texture",
+    "arr_coc.backends": "arr_coc.types arr_coc.errors arr_coc.resources arr_coc.texture arr_coc.backends",
+    "arr_coc.ops": "arr_coc.types arr_coc.errors arr_coc.budget arr_coc.texture arr_coc.backends arr_coc.ops",
 }
 """All project modules that a module or package may import."""
 
@@ -125,13 +127,13 @@ LAYERS = {
         {"bounded_json", "errors", "resources", "types"},
         {"budget", "schema_reader"},
         {"answer_schema"},
-        {"ops.kernels", "ops.packing", "ops.pictures", "ops.polygons", "ops.regions"},
-        {"hub", "ops.covers", "ops.store", "relevance"},
-        {"allocation", "ops.gl"},
-        {"layer", "ops.cuda"},
-        {"layer_weights", "ops.backends"},
+        {"texture"},
+        {"backends", "hub", "relevance"},
+        {"allocation"},
+        {"layer"},
+        {"layer_weights"},
         {"qwen"},
-        {"ops.texturevlm", "video"},
+        {"ops", "video"},
         {"adaptation", "model"},
     ],
 }

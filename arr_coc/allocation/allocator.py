@@ -31,8 +31,6 @@ from arr_coc.budget import (
     requested_tokens,
 )
 from arr_coc.errors import counted
-from arr_coc.ops.kernels import ArrayPool
-from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import (
@@ -43,6 +41,8 @@ from arr_coc.relevance.channels import (
     texture_array,
 )
 from arr_coc.relevance.union import UnitedQuestions
+from arr_coc.texture.kernels import ArrayPool
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TileMotion
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from arr_coc.allocation.text_lines import line_pairs, line_tree
 from arr_coc.allocation.warping import structure_or_none
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
-from arr_coc.ops.covers import (
+from arr_coc.texture.covers import (
     DULL,
     CoverTree,
     fixation_cover,
@@ -46,7 +46,7 @@ from arr_coc.ops.covers import (
     quadtree,
     top_level,
 )
-from arr_coc.ops.regions import (
+from arr_coc.texture.regions import (
     ABSENT,
     first_tiles,
     level_count,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.store.base import TextureView
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import TILE_PX, TileVersions
 
 Tiles = npt.NDArray[np.bool_]

@@ -26,10 +26,10 @@ from arr_coc.allocation.text_lines import line_tiles
 from arr_coc.allocation.warping import Warp
 from arr_coc.budget import ADAPTIVE, Budget, fixed_tokens, tokens_for
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.ops.covers import pyramid_means
-from arr_coc.ops.regions import REGION_AREAS, UNKNOWN, region_pool
 from arr_coc.relevance.balancing import RelevanceMaps
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.texture.covers import pyramid_means
+from arr_coc.texture.regions import REGION_AREAS, UNKNOWN, region_pool
 from arr_coc.types import Allocation, FrameStamp, TileVersions
 
 Map = npt.NDArray[np.float32]

@@ -28,8 +28,16 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import gather_pixels
 from arr_coc.allocation.tile_news import TileNews, is_other_picture
 from arr_coc.errors import OptionError
-from arr_coc.ops.regions import REGION_AREAS, overview_regions, region_mean, region_pool, shape_grid, shape_pool, spread
-from arr_coc.ops.store.base import TextureView
+from arr_coc.texture.regions import (
+    REGION_AREAS,
+    overview_regions,
+    region_mean,
+    region_pool,
+    shape_grid,
+    shape_pool,
+    spread,
+)
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import GROUP_GROWTH, NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
 
 Regions = npt.NDArray[np.int32]

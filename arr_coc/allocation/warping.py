@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.kernels import ArrayPool, library_or_none
 from arr_coc.relevance.kernel import kernel_path, load_kernel
+from arr_coc.texture.kernels import ArrayPool, library_or_none
 from arr_coc.types import TILE_PX, TileMotion
 
 Map = npt.NDArray[np.float32]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from arr_coc.ops.polygons import Polygon, covered_shares
+from arr_coc.texture.polygons import Polygon, covered_shares
 from arr_coc.types import TileGrid
 
 

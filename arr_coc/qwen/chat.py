@@ -1,8 +1,8 @@
 """Whole prompts, from chat messages and from the output of a transformers processor.
 
 A message is a mapping of `role` to a name and of `content` to text, or to a list of parts: `{"type": "text", "text":
-…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.ops.pictures.to_rgb` accepts. Text from messages
-is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
+…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.texture.pictures.to_rgb` accepts. Text from
+messages is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import torch
 
 from arr_coc.errors import ModelError, OptionError
-from arr_coc.ops.pictures import Rgb, to_rgb
 from arr_coc.qwen.finetune.forward import BatchInputs
 from arr_coc.qwen.finetune.pictures import ModelPicture, unpack
 from arr_coc.qwen.finetune.sequences import check_places, picture_places
@@ -23,6 +22,7 @@ from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import IMAGE, TEMPLATE_ERRORS, render_chat
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import pad_to_max_aspect
+from arr_coc.texture.pictures import Rgb, to_rgb
 
 Message: TypeAlias = Mapping[str, Any]
 

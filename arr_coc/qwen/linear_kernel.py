@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from arr_coc.ops.kernels import library_or_none, load_library
+from arr_coc.texture.kernels import library_or_none, load_library
 
 VERSION = 2
 """Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""

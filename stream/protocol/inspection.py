@@ -30,7 +30,7 @@ from stream.media import MapLayer
 if TYPE_CHECKING:
     from arr_coc.allocation.frame import FrameAllocation
     from arr_coc.allocation.group import GroupFrame
-    from arr_coc.ops.store.base import TextureView
+    from arr_coc.texture.store.base import TextureView
 
 KIND = ord("I")
 HEADER = struct.Struct("<BBHI")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.allocation.zones import ZoneOptions
-from arr_coc.ops.polygons import points_inside
+from arr_coc.texture.polygons import points_inside
 from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from stream.clock import Clock
 from stream.errors import TransportError

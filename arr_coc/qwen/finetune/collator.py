@@ -19,7 +19,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 class AnswerCollator:
     """Data collator for `transformers.Trainer` or a DataLoader, in the model's own chat template.
 
-    An example is a mapping of `image` (or `images`, several) to inputs of `arr_coc.ops.pictures.to_rgb`, and of
+    An example is a mapping of `image` (or `images`, several) to inputs of `arr_coc.texture.pictures.to_rgb`, and of
     `question` and `answer` to text. Only the answer and the end of its turn have labels. A batch holds only tensors
     (`input_ids`, `attention_mask`, `labels`, `question_mask`, `pixel_values` and `image_grid_thw`), so that worker
     processes can build it. `system`: system prompt; None for the chat template's own.

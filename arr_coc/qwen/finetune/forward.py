@@ -25,8 +25,6 @@ from transformers.utils import ModelOutput
 
 from arr_coc.errors import ContextLengthError, OptionError, ShapeError, counted
 from arr_coc.layer import ARRCOCLayer, token_texels
-from arr_coc.ops.pictures import Picture
-from arr_coc.ops.regions import token_positions
 from arr_coc.qwen.encoding import EncodedFrame, pool_regions
 from arr_coc.qwen.finetune.pictures import ModelPicture, pictures_of, unpack
 from arr_coc.qwen.finetune.sequences import (
@@ -42,6 +40,8 @@ from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import VisualTokens, encode_regions
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.texture.pictures import Picture
+from arr_coc.texture.regions import token_positions
 from arr_coc.types import SHOWS_ALL_TILES, TILE_PX, Encode, TileGrid
 
 IGNORED = -100

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from arr_coc.errors import NonFiniteError, ShapeError
-from arr_coc.ops.pictures import Picture, Rgb
-from arr_coc.ops.store.base import MemoryTexels, TextureView
 from arr_coc.qwen.preprocess import MERGE, Preprocessing, fit_tiles, to_frames, to_patches, to_tiles
 from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
 from arr_coc.relevance.channels import TextureArray, texture_array
+from arr_coc.texture.pictures import Picture, Rgb
+from arr_coc.texture.store.base import MemoryTexels, TextureView
 from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
 
 TIME_STEPS = 2
@@ -77,7 +77,7 @@ def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: P
     """Return the pictures of a batch in order. `images`: one picture, a list, or a list of lists, one for each
     sequence.
 
-    Accepted pictures and errors as `arr_coc.ops.pictures.to_rgb`.
+    Accepted pictures and errors as `arr_coc.texture.pictures.to_rgb`.
     """
     nested = isinstance(images, (list, tuple)) and any(isinstance(entry, (list, tuple)) for entry in images)
     if not nested:

@@ -31,8 +31,8 @@ from arr_coc.budget import (
     tokens_for,
 )
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
-from arr_coc.ops.regions import ABSENT, shape_map
 from arr_coc.relevance.channels import image_texture
+from arr_coc.texture.regions import ABSENT, shape_map
 
 CHOOSING = [name for name in STRATEGIES if name != "auto"]
 

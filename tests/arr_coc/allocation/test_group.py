@@ -29,8 +29,8 @@ from arr_coc.allocation.packets import all_tokens, explain, packet_from
 from arr_coc.allocation.tile_news import LASTING_LOOKS
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.errors import OptionError
-from arr_coc.ops.regions import overview_regions, tile_boxes
-from arr_coc.ops.store.base import TextureView
+from arr_coc.texture.regions import overview_regions, tile_boxes
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import GROUP_GROWTH, NS_PER_S, Feedback, GroupPlace, QueryEmbedding, TokenPacket
 from tests.support.groups import nothing_near
 from tests.support.video import FRAME_NS, PictureStream, scenery

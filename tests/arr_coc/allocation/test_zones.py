@@ -14,8 +14,8 @@ from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
 from arr_coc.allocation.zones import ZoneMaps, ZoneOptions, zone_tiles
-from arr_coc.ops.polygons import Polygon, box_polygon
-from arr_coc.ops.regions import region_pool
+from arr_coc.texture.polygons import Polygon, box_polygon
+from arr_coc.texture.regions import region_pool
 from arr_coc.types import TileGrid
 from tests.support.video import PictureStream, scenery
 
