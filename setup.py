@@ -36,7 +36,7 @@ MOTION = Extension(
 )
 
 LINEAR = Extension(
-    "arr_coc.qwen.linear",
+    "arr_coc.qwen.small_weights.linear",
     sources=["kernels/linear.cpp"],
     depends=["kernels/linear.h"],
     # Calls of OpenMP are left open: the library that torch has loaded serves them.

@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("stream", "arr_coc")
 
+# The form of an answer (arr_coc.answer_schema, and its tokens, arr_coc.qwen.constraint) is core: a question
+# carries it, and the prompt, the decoder and every message about an answer read it.
 FEATURES = {
     "adapt": "stream.adaptation stream.commands.adapt arr_coc.adaptation",
     "api": "stream.answer.api",
@@ -45,12 +47,11 @@ FEATURES = {
     "rerun": "stream.sinks.rerun",
     "robotics": "stream.sinks.robotics",
     "scenes": "stream.scenes stream.sources.scene",
-    "schema": "arr_coc.answer_schema arr_coc.schema_reader arr_coc.qwen.constraint",
     "serve": "stream.commands.serve",
     "service manager": "stream.monitor.service_manager",
     "shadow": "stream.answer.quality",
     "side questions": "stream.answer.side",
-    "small weights": "arr_coc.qwen.small_weights arr_coc.qwen.weight_cache arr_coc.qwen.linear_kernel",
+    "small weights": "arr_coc.qwen.small_weights",
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
     "web": (

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from arr_coc.errors import BackendMissing, StoreError
-from arr_coc.qwen import linear_kernel
+from arr_coc.qwen.small_weights import kernel as linear_kernel
 from arr_coc.relevance import kernel as scores
 from arr_coc.texture import kernels
 from arr_coc.texture.kernels import ARRAYS_MAX, REMEDY, SETTING, ArrayPool

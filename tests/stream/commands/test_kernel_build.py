@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.qwen import linear_kernel
+from arr_coc.qwen.small_weights import kernel as linear_kernel
 from arr_coc.relevance import kernel as scores
 from arr_coc.resources import CHECKOUT
 from arr_coc.texture import kernels

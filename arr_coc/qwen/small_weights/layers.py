@@ -35,8 +35,8 @@ from torch import nn
 from arr_coc.errors import OptionError
 from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
 from arr_coc.qwen.cpu_precision import multiplies_int8
-from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none, quantise_rows
 from arr_coc.qwen.quantisation import SmallDtype
+from arr_coc.qwen.small_weights.kernel import PackedWeights, kernel_or_none, quantise_rows
 
 GROUP = 64
 """Inputs that share a scale and a least weight in 4 bits, which add half a bit to each weight."""
@@ -74,6 +74,11 @@ class SmallLinear(nn.Module):
             return
         for first in range(0, self.out_features, PART_OUTPUTS):
             self._weights.put(first, *self._quantised(linear.weight.detach()[first : first + PART_OUTPUTS].float()))
+
+    @property
+    def weight_count(self) -> int:
+        """Number of weights, as `arr_coc.qwen.flops` counts them."""
+        return self.in_features * self.out_features
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's output [..., out_features], float32."""

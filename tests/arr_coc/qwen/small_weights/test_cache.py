@@ -13,16 +13,16 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen import loading, small_weights, weight_cache
 from arr_coc.qwen.convert_dtype import MappedWeights
-from arr_coc.qwen.linear_kernel import kernel_path, load_kernel
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.quantisation import SMALL_DTYPES, SmallDtype
-from arr_coc.qwen.small_weights import SmallLinear
-from arr_coc.qwen.weight_cache import ALIGNED_BYTES, DESCRIPTION, FOLDER
+from arr_coc.qwen.small_weights import cache, layers, shrinker
+from arr_coc.qwen.small_weights.cache import ALIGNED_BYTES, DESCRIPTION, FOLDER
+from arr_coc.qwen.small_weights.kernel import kernel_path, load_kernel
+from arr_coc.qwen.small_weights.layers import SmallLinear
 from stream.answer.qwen import load_qwen_model
 from stream.config import Config
-from tests.arr_coc.qwen.test_small_weights import DENSE, family_folder, logits
+from tests.arr_coc.qwen.small_weights.test_layers import DENSE, family_folder, logits
 from tests.support.models import tiny_folder
 from tests.support.stores import require
 
@@ -45,9 +45,9 @@ def test_cached_weights_are_those_that_were_made(
     tmp_path: Path, family: str, dtype: SmallDtype, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = family_folder(tmp_path, family, large, monkeypatch)
-    monkeypatch.setattr(weight_cache, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(cache, "SHARD_BYTES", 20_000)
     original = cached(folder, dtype)
-    monkeypatch.setattr(loading, "shrink_weights", refuse)
+    monkeypatch.setattr(shrinker, "shrink_weights", refuse)
     loaded = cached(folder, dtype)
     assert (original.notices, loaded.notices) == ((), ())
     assert len(list((folder / FOLDER / dtype).glob("*.safetensors"))) > 3
@@ -140,7 +140,7 @@ def test_weights_are_packed_for_a_multiplier(
     require("compiled")
     folder = tiny_folder(tmp_path / "tiny")
     cached(folder, dtype)
-    monkeypatch.setattr(small_weights, "kernel_or_none", lambda: None)
+    monkeypatch.setattr(layers, "kernel_or_none", lambda: None)
     assert "another version, and are made again" in "".join(cached(folder, dtype).notices)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
     assert "another version, and are made again" in "".join(cached(folder, dtype).notices)

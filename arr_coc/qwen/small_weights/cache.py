@@ -25,7 +25,7 @@ from arr_coc.errors import ModelError
 from arr_coc.qwen.convert_dtype import MappedWeights, trim_heap
 from arr_coc.qwen.direct_load import empty_model, read_transformers_config
 from arr_coc.qwen.quantisation import SmallDtype
-from arr_coc.qwen.small_weights import (
+from arr_coc.qwen.small_weights.layers import (
     GROUP,
     STORED_NAMES,
     SmallLinear,

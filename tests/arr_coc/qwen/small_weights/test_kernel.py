@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from arr_coc.qwen.linear_kernel import ALIGNED_INPUTS, PackedWeights, kernel_or_none, kernel_path, load_kernel
+from arr_coc.qwen.small_weights.kernel import ALIGNED_INPUTS, PackedWeights, kernel_or_none, kernel_path, load_kernel
 from tests.support.stores import require
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SETS = {"v4": "avx512_vnni", "v3_vnni": "avx_vnni", "v3": "avx2", "plain": ""}
 """Variants of the kernel in its order, with the flag of /proc/cpuinfo that each needs, if any."""
 ROWS = (1, 2, 7, 12, 29, 250)

@@ -16,7 +16,7 @@ from torch import nn
 
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen import loading, small_weights
+from arr_coc.qwen import loading
 from arr_coc.qwen.decode import decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs
@@ -24,7 +24,8 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.quantisation import SMALL_DTYPES, SmallDtype, check_small_dtype
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.small_weights import GROUP, Int4Linear, Int8Linear, SmallLinear
+from arr_coc.qwen.small_weights import layers, shrinker
+from arr_coc.qwen.small_weights.layers import GROUP, Int4Linear, Int8Linear, SmallLinear
 from arr_coc.types import FrameStamp
 from evaluation.strategies.base import TiledFrame
 from evaluation.strategies.session import EvalPrompt
@@ -91,7 +92,7 @@ def test_outputs_are_quantised_in_parts(
 ) -> None:
     linear, values = linear_of(GROUP, outputs), torch.randn(64, GROUP)
     reference = kind(linear)
-    monkeypatch.setattr(small_weights, "PART_OUTPUTS", 64)
+    monkeypatch.setattr(layers, "PART_OUTPUTS", 64)
     torch.testing.assert_close(kind(linear)(values), reference(values), atol=1e-5, rtol=1e-5)
 
 
@@ -176,7 +177,7 @@ def test_one_layer_at_a_time_is_there_in_both_forms(tmp_path: Path, monkeypatch:
     folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=False)
     stock_init, alive = Int8Linear.__init__, list[int]()
     originals: list[weakref.ref[Any]] = []
-    shrink = small_weights.shrink_weights
+    shrink = layers.shrink_weights
 
     def noted(self: Int8Linear, *arguments: Any, **options: Any) -> None:
         stock_init(self, *arguments, **options)
@@ -187,7 +188,7 @@ def test_one_layer_at_a_time_is_there_in_both_forms(tmp_path: Path, monkeypatch:
         shrink(model, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Int8Linear, "__init__", noted)
-    monkeypatch.setattr(loading, "shrink_weights", counted)
+    monkeypatch.setattr(shrinker, "shrink_weights", counted)
     load_qwen(folder, dtype="int8")
     # the layer before is let go when the next one is taken
     assert alive == list(range(len(originals), 0, -1))
