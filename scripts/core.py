@@ -26,7 +26,7 @@ FEATURES = {
         "stream.answer.detections stream.stages.detection_feed stream.protocol.detections stream.sinks.detections"
     ),
     "doctor": "stream.doctor stream.commands.doctor stream.commands.gpu_check stream.commands.kernel_build",
-    "finetune": "arr_coc.qwen.finetune",
+    "finetune": "arr_coc.finetune",
     "fleet": "stream.fleet stream.commands.fleet",
     "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
     "heatmap": "stream.sinks.heatmap stream.sinks.drawing stream.sinks.fonts",

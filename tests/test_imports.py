@@ -46,7 +46,7 @@ def local(names: set[str]) -> set[str]:
 ONLY_IN = {
     "zmq": "stream.transport",
     "av": "stream.sources stream.sinks",
-    "transformers": "arr_coc.qwen",
+    "transformers": "arr_coc.qwen arr_coc.finetune",
     "OpenGL": "arr_coc.backends.gl",
     "cuda": "arr_coc.backends.cuda",
     "httpx2": "stream.answer.api stream.mcp",
@@ -135,6 +135,7 @@ LAYERS = {
         {"qwen"},
         {"ops", "video"},
         {"adaptation", "model"},
+        {"finetune"},
     ],
 }
 """A module imports its own part and parts of the lines above; never a part below, nor one beside it in its line."""

@@ -187,7 +187,7 @@ def test_a_generation_config_is_followed(model: ARRCOCQwen) -> None:
     sample = model.generate(picture(1), QUERY, generation_config=sampling, seed=3).text
     assert sample == model.generate(picture(1), QUERY, max_tokens=9, temperature=1.5, top_p=0.9, top_k=40, seed=3).text
     assert model.generate(picture(1), QUERY, 5, generation_config=sampling, top_k=1, seed=3).text == greedy.text
-    model.generate(picture(1), QUERY, 1, generation_config=model.model.generation_config)
+    model.generate(picture(1), QUERY, 1, generation_config=model.qwen.model.generation_config)
 
 
 @pytest.mark.parametrize(

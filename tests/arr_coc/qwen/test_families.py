@@ -29,7 +29,7 @@ from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import Encode, TileGrid
 from stream.config import Config
 from stream.doctor import model_fit
-from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
+from tests.arr_coc.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
 from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet
 from tests.support.models import FAMILIES, tiny_folder, tiny_qwen

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from arr_coc.errors import ModelError, OptionError
-from arr_coc.model import ARRCOCQwen
+from arr_coc.finetune.module import TrainableQwen
 from arr_coc.qwen import loading
 from arr_coc.qwen.decode import decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
@@ -206,7 +206,7 @@ def test_weights_that_are_no_numbers(tmp_path: Path, dtype: str, name: str) -> N
 
 
 def test_a_small_model_is_not_saved(tmp_path: Path) -> None:
-    model = ARRCOCQwen.from_pretrained(tiny_folder(tmp_path / "tiny"), dtype="int8")
+    model = TrainableQwen.from_pretrained(tiny_folder(tmp_path / "tiny"), dtype="int8")
     with pytest.raises(ModelError, match="a model in int8 cannot be saved"):
         model.save_pretrained(tmp_path / "saved")
 

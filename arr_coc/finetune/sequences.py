@@ -1,31 +1,20 @@
-"""Sequences of a batch: places of the pictures in the text, their questions, and the layout with chosen tokens.
+"""Sequences of a batch: the questions about its pictures, and the layout with chosen tokens.
 
-A picture's place is a run of `<|image_pad|>` in `input_ids`: one for each of its tiles, as Qwen's processors write it,
-or a single one. The layout replaces it by the picture's chosen tokens, so sequences become shorter. Text keeps its
-M-RoPE positions, which depend on the picture's size, not on its number of tokens.
+The layout replaces each picture's place by its chosen tokens, so sequences become shorter. Text keeps its M-RoPE
+positions, which depend on the picture's size, not on its number of tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from arr_coc.errors import ShapeError, counted
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
+from arr_coc.qwen.processor_inputs import PicturePlace
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import TileGrid
-
-
-@dataclass(frozen=True, slots=True)
-class PicturePlace:
-    """Columns [first, end) of `input_ids` that stand for a picture, in one sequence of the batch."""
-
-    sequence: int
-    first: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,42 +50,6 @@ class SequenceLayout:
         padding."""
         values = labels.gather(1, self.columns.clamp(min=0))
         return values.masked_fill(self.columns < 0, ignored)
-
-
-def picture_places(input_ids: torch.Tensor, token_mask: torch.Tensor, config: Any) -> list[PicturePlace]:
-    """Return every run of picture placeholders, sequence by sequence.
-
-    Args:
-        input_ids: Token ids of the batch, int64 [B, S].
-        token_mask: bool [B, S], False for padding.
-        config: Configuration of the model.
-
-    Raises:
-        ShapeError: Placeholders of a video.
-    """
-    if bool((input_ids == config.video_token_id).any()):
-        raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
-    placeholders = ((input_ids == config.image_token_id) & token_mask).int()
-    edges = torch.diff(torch.nn.functional.pad(placeholders, (1, 1)), dim=1)
-    starts = (edges == 1).nonzero().tolist()
-    ends = (edges == -1).nonzero().tolist()
-    return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
-
-
-def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
-    """Raise ShapeError if places and pictures, with these numbers of `tiles`, do not match."""
-    if len(places) != len(tiles):
-        runs = counted(len(places), "run", "runs")
-        raise ShapeError(
-            f"input_ids holds {runs} of <|image_pad|> for {counted(len(tiles), 'picture')}; "
-            "write one run for each picture, in their order"
-        )
-    for index, (place, count) in enumerate(zip(places, tiles, strict=True)):
-        if place.end - place.first not in (1, count):
-            raise ShapeError(
-                f"picture {index} has {counted(count, 'tile')}, but its run of <|image_pad|> in input_ids is "
-                f"{place.end - place.first} long; write one for each tile, or a single one"
-            )
 
 
 def question_ids(

@@ -23,20 +23,20 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
-from arr_coc.errors import ContextLengthError, OptionError, ShapeError, counted
+from arr_coc.errors import ContextLengthError, OptionError, counted
+from arr_coc.finetune.pictures import pictures_of
+from arr_coc.finetune.sequences import SequenceLayout, ShownRegions, lay_out, question_ids
 from arr_coc.layer import ARRCOCLayer, token_texels
 from arr_coc.qwen.encoding import EncodedFrame, pool_regions
-from arr_coc.qwen.finetune.pictures import ModelPicture, pictures_of, unpack
-from arr_coc.qwen.finetune.sequences import (
-    PicturePlace,
-    SequenceLayout,
-    ShownRegions,
-    check_places,
-    lay_out,
-    picture_places,
-    question_ids,
-)
 from arr_coc.qwen.preprocess import grid_regions
+from arr_coc.qwen.processor_inputs import (
+    ModelPicture,
+    PicturePlace,
+    ProcessorInputs,
+    check_places,
+    picture_places,
+    unpack,
+)
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import VisualTokens, encode_regions
 from arr_coc.relevance.channels import TextureArray
@@ -82,37 +82,20 @@ class ARRCOCModelOutput(ModelOutput):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchInputs:
-    """Arguments of `ARRCOCQwen.forward`."""
+class BatchInputs(ProcessorInputs):
+    """Arguments of `TrainableQwen.forward`."""
 
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor | None = None
     labels: torch.Tensor | None = None
-    pixel_values: torch.Tensor | None = None
-    image_grid_thw: torch.Tensor | None = None
     images: Picture | Sequence[Picture | Sequence[Picture]] | None = None
     question_mask: torch.Tensor | None = None
 
-    def validate(self, vocabulary: int) -> BatchInputs:
-        """Return self. Raises ShapeError if the tensors do not match, OptionError for a label or id out of range and
-        for labels without a token to learn."""
-        ids = self.input_ids
-        if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point() or 0 in ids.shape:
-            if isinstance(ids, torch.Tensor):
-                kind = f"{ids.dtype} {list(ids.shape)}"
-            else:
-                kind = type(ids).__name__
-            raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {kind}")
-        for name in ("attention_mask", "labels", "question_mask"):
-            tensor = getattr(self, name)
-            if tensor is not None and tensor.shape != ids.shape:
-                raise ShapeError(f"{name} must be as input_ids, {list(ids.shape)}, got {list(tensor.shape)}")
+    def check(self, vocabulary: int) -> None:
+        """Raise also for labels out of range or without a token to learn, and for pictures that are given twice."""
+        ProcessorInputs.check(self, vocabulary)
+        for name in ("labels", "question_mask"):
+            self.check_shape(name, getattr(self, name))
         if self.pixel_values is not None and self.images is not None:
             raise OptionError("give pixel_values or images, not both")
-        if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-            raise OptionError(f"input_ids must lie in 0 to {vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}")
-        if not self.token_mask.any(dim=1).all():
-            raise ShapeError("attention_mask leaves a sequence without any token")
         if self.labels is not None:
             targets = self.labels[self.labels != IGNORED]
             if not len(targets) or not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
@@ -121,14 +104,6 @@ class BatchInputs:
                 else:
                     span = f"only {IGNORED}"
                 raise OptionError(f"labels must be token ids, or {IGNORED} for tokens that are not learned, got {span}")
-        return self
-
-    @property
-    def token_mask(self) -> torch.Tensor:
-        """bool [B, S]: False for padding."""
-        if self.attention_mask is None:
-            return torch.ones_like(self.input_ids, dtype=torch.bool)
-        return self.attention_mask.bool()
 
     def questions(self, qwen: QwenVL, places: Sequence[PicturePlace]) -> list[torch.Tensor]:
         """Return the token ids int64 [Lq] of the question about each picture; tokens with labels are part of it only if
@@ -169,9 +144,9 @@ class BatchedForward:
         self._encode = encode
 
     def __call__(self, inputs: BatchInputs) -> ARRCOCModelOutput:
-        """Raises as `ARRCOCQwen.forward`."""
+        """Raises as `TrainableQwen.forward`."""
         qwen = self._qwen
-        inputs = inputs.validate(int(qwen.model.config.get_text_config().vocab_size))
+        inputs.check(int(qwen.model.config.get_text_config().vocab_size))
         pictures = self._pictures(inputs)
         places = picture_places(inputs.input_ids, inputs.token_mask, qwen.model.config)
         check_places(places, [picture.grid.tiles for picture in pictures])

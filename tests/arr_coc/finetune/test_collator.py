@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError
-from arr_coc.qwen.finetune.collator import AnswerCollator
-from arr_coc.qwen.finetune.pictures import pack, pictures_of, unpack
+from arr_coc.finetune.collator import AnswerCollator
+from arr_coc.finetune.pictures import pack, pictures_of
+from arr_coc.qwen.processor_inputs import unpack
 from arr_coc.qwen.qwenvl import QwenVL
-from tests.arr_coc.qwen.finetune.test_forward import ANSWERS, QUESTIONS, examples, pictures, processed, stock_batch
+from tests.arr_coc.finetune.test_forward import ANSWERS, QUESTIONS, examples, pictures, processed, stock_batch
 from tests.support.models import tiny_qwen
 
 

@@ -11,9 +11,10 @@ import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError
-from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.finetune.collator import AnswerCollator
-from arr_coc.qwen.finetune.sequences import picture_places, question_ids
+from arr_coc.finetune.collator import AnswerCollator
+from arr_coc.finetune.module import TrainableQwen
+from arr_coc.finetune.sequences import question_ids
+from arr_coc.qwen.processor_inputs import picture_places
 from arr_coc.qwen.qwenvl import QwenVL
 from tests.support.models import FAMILIES, tiny_qwen
 
@@ -78,7 +79,7 @@ def test_with_all_tokens_it_is_the_stock_model(family: str, encode: Any, side: s
     qwen = tiny_qwen(family)
     batch = stock_batch(qwen, side)
     stock = stock_forward(qwen, batch)
-    model = ARRCOCQwen(qwen, encode)
+    model = TrainableQwen(qwen, encode)
     model.allocator.configure(budget="100%")
     for train in (False, True):
         output = model.train(train)(**batch)
@@ -89,8 +90,8 @@ def test_with_all_tokens_it_is_the_stock_model(family: str, encode: Any, side: s
 
 
 @pytest.fixture(scope="module")
-def model() -> ARRCOCQwen:
-    return ARRCOCQwen(tiny_qwen())
+def model() -> TrainableQwen:
+    return TrainableQwen(tiny_qwen())
 
 
 def examples() -> list[dict[str, Any]]:
@@ -98,15 +99,15 @@ def examples() -> list[dict[str, Any]]:
     return [{"image": image, "question": question, "answer": answer} for image, question, answer in parts]
 
 
-def fresh(budget: Any = 6, encode: Any = "sparse", family: str = "qwen3_vl", **options: Any) -> ARRCOCQwen:
+def fresh(budget: Any = 6, encode: Any = "sparse", family: str = "qwen3_vl", **options: Any) -> TrainableQwen:
     """A tiny model with a new allocator."""
-    model = ARRCOCQwen(tiny_qwen(family), encode)
+    model = TrainableQwen(tiny_qwen(family), encode)
     model.new_allocator(seed=1, budget=budget, **options)
     return model
 
 
 @torch.no_grad()
-def test_images_and_pixel_values_are_the_same(model: ARRCOCQwen) -> None:
+def test_images_and_pixel_values_are_the_same(model: TrainableQwen) -> None:
     batch = stock_batch(model.qwen)
     pixels = {name: batch.pop(name) for name in ("pixel_values", "image_grid_thw")}
     model.allocator.configure(budget=6, strategy="mixed")
@@ -116,7 +117,7 @@ def test_images_and_pixel_values_are_the_same(model: ARRCOCQwen) -> None:
 
 
 @torch.no_grad()
-def test_one_placeholder_stands_for_a_picture_too(model: ARRCOCQwen) -> None:
+def test_one_placeholder_stands_for_a_picture_too(model: TrainableQwen) -> None:
     image, question = pictures()[0], QUESTIONS[0]
     ids = model.qwen.token_ids(
         f"<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n"
@@ -144,7 +145,7 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(encode: Any) -> None:
 
 
 @torch.no_grad()
-def test_the_choice_is_returned(model: ARRCOCQwen) -> None:
+def test_the_choice_is_returned(model: TrainableQwen) -> None:
     model.allocator.configure(budget=6, strategy="topk")
     batch = AnswerCollator(model.qwen)(examples())
     out = model(**batch)
@@ -167,7 +168,7 @@ def test_the_choice_is_returned(model: ARRCOCQwen) -> None:
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_the_labelled_tokens(model: ARRCOCQwen) -> None:
+def test_the_loss_is_that_of_the_labelled_tokens(model: TrainableQwen) -> None:
     batch = AnswerCollator(model.qwen)(examples())
     out = model(**batch)
     likelihood = out.logits.float().log_softmax(dim=-1)
@@ -202,7 +203,7 @@ def test_an_older_family_s_relevance_is_nearly_that_of_generate() -> None:
 
 
 @torch.no_grad()
-def test_the_answer_is_generate_s(model: ARRCOCQwen) -> None:
+def test_the_answer_is_generate_s(model: TrainableQwen) -> None:
     """The likeliest token after a prompt of coarse and fine tokens is the first token of `generate`."""
     model.allocator.configure(budget=9, strategy="foveated")
     image, question = pictures()[0], QUESTIONS[1]
@@ -215,7 +216,7 @@ def test_the_answer_is_generate_s(model: ARRCOCQwen) -> None:
 
 
 @torch.no_grad()
-def test_a_sequence_may_show_several_pictures_or_none(model: ARRCOCQwen) -> None:
+def test_a_sequence_may_show_several_pictures_or_none(model: TrainableQwen) -> None:
     model.allocator.configure(budget="100%")
     collate, images = AnswerCollator(model.qwen), pictures()
     several = {"images": images, "question": QUESTIONS[0], "answer": ANSWERS[0]}
@@ -231,7 +232,7 @@ def test_a_sequence_may_show_several_pictures_or_none(model: ARRCOCQwen) -> None
     assert plain.arr_coc_info.mask.shape == (0, 0)
 
 
-def test_the_question_is_the_text_of_the_picture_s_turn(model: ARRCOCQwen) -> None:
+def test_the_question_is_the_text_of_the_picture_s_turn(model: TrainableQwen) -> None:
     qwen, picture = model.qwen, "<|vision_start|><|image_pad|><|vision_end|>"
     query, other = "Is the cat sleeping?", "You are a helpful assistant."
     for turn in (f"{picture}{query}", f"{query}{picture}", f"<3.2 seconds>{picture}<3.2 seconds>{picture}{query}"):
@@ -317,7 +318,7 @@ def test_chance_chooses_in_training_only() -> None:
         assert len({str(regions(seed)) for seed in range(6)}) > 1
 
 
-def learned(model: ARRCOCQwen, steps: int) -> tuple[float, float]:
+def learned(model: TrainableQwen, steps: int) -> tuple[float, float]:
     """The loss before and after the allocator alone has learned the colour of one place, which it has to find."""
     model.model.requires_grad_(False)
     rng = np.random.default_rng(5)
@@ -339,7 +340,7 @@ def learned(model: ARRCOCQwen, steps: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("options", [{}, {"gradient": "gumbel", "temperature": 0.1}], ids=["straight", "gumbel"])
 def test_the_loss_falls_while_the_allocator_alone_learns_to_choose(options: dict[str, Any]) -> None:
-    model = ARRCOCQwen.from_pretrained()
+    model = TrainableQwen.from_pretrained()
     model.new_allocator(seed=1, budget=4, strategy="topk", **options)
     before, after = learned(model, 30)
     assert after < before / 3
@@ -347,7 +348,7 @@ def test_the_loss_falls_while_the_allocator_alone_learns_to_choose(options: dict
 
 def test_the_loss_falls_while_the_allocator_alone_learns_to_weigh() -> None:
     """Relevance is almost 0 at the start, so that almost no token has weight."""
-    model = ARRCOCQwen.from_pretrained(encode="weighted")
+    model = TrainableQwen.from_pretrained(encode="weighted")
     model.new_allocator(seed=1)
     with torch.no_grad():
         model.allocator.realiser.participation.asked.out.bias.fill_(-5.0)
@@ -366,7 +367,7 @@ def coloured(rng: np.random.Generator) -> dict[str, Any]:
     return {"image": image, "question": "What colour is the square?", "answer": f"{names[0]}."}
 
 
-def batch_of(model: ARRCOCQwen, **changes: Any) -> dict[str, Any]:
+def batch_of(model: TrainableQwen, **changes: Any) -> dict[str, Any]:
     return {**AnswerCollator(model.qwen)(examples()), **changes}
 
 
@@ -393,7 +394,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize(("changes", "error", "match"), BAD, ids=lambda value: str(value)[:30])
 def test_bad_input_gets_one_line(
-    model: ARRCOCQwen, changes: dict[str, Any], error: type[Exception], match: str
+    model: TrainableQwen, changes: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     batch = batch_of(model)
     ids, config = batch["input_ids"], model.config
@@ -420,9 +421,9 @@ def test_a_sequence_that_is_too_long_is_refused_with_numbers() -> None:
         model(**batch_of(model))
 
 
-def test_invalid_options_are_refused(model: ARRCOCQwen) -> None:
+def test_invalid_options_are_refused(model: TrainableQwen) -> None:
     with pytest.raises(OptionError, match="keeps state from frame to frame"):
-        ARRCOCQwen(model.qwen, "incremental")(**batch_of(model))
+        TrainableQwen(model.qwen, "incremental")(**batch_of(model))
     with pytest.raises(OptionError, match="gradient must be straight-through or gumbel, got 'reinforce'"):
         model.allocator.configure(gradient="reinforce")
     with pytest.raises(OptionError, match="temperature must be a number above 0, got 0"):

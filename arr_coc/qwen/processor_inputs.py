@@ -1,9 +1,12 @@
-"""Pictures of a batch: from and to `pixel_values` in the layout of Qwen's processors, their tiles and regions.
+"""Inputs that the processor of a Qwen model makes: token ids with places for pictures, and the pictures' patches.
 
 `pixel_values` float [ΣP, 3 · 2 · p · p] holds the patches of all pictures one after the other, normalised, in the order
 of the encoder (the 2×2 patches of a tile follow each other); in each patch, channel first, then time: a still picture
 fills both time steps alike. `image_grid_thw` int64 [N, 3] gives each picture's (1, rows, columns) of patches. Source:
 transformers' `Qwen2VLImageProcessor`, which all families use; tests compare the two.
+
+A picture's place is a run of `<|image_pad|>` in `input_ids`: one for each of its tiles, as Qwen's processors write it,
+or a single one.
 """
 
 from __future__ import annotations
@@ -11,21 +14,68 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
 
-from arr_coc.errors import NonFiniteError, ShapeError
-from arr_coc.qwen.preprocess import MERGE, Preprocessing, fit_tiles, to_frames, to_patches, to_tiles
-from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
+from arr_coc.errors import NonFiniteError, OptionError, ShapeError, counted
+from arr_coc.qwen.preprocess import MERGE, Preprocessing, fit_tiles
+from arr_coc.qwen.resize import resize_image
 from arr_coc.relevance.channels import TextureArray, texture_array
-from arr_coc.texture.pictures import Picture, Rgb
 from arr_coc.texture.store.base import MemoryTexels, TextureView
 from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
 
 TIME_STEPS = 2
 """Time steps of a patch; a still picture is repeated in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorInputs:
+    """Token ids and pictures of a batch of sequences, as `ARRCOCQwen.generate` takes them."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor | None = None
+    pixel_values: torch.Tensor | None = None
+    image_grid_thw: torch.Tensor | None = None
+
+    def check(self, vocabulary: int) -> None:
+        """Raise ShapeError if the tensors do not match, OptionError for an id out of range."""
+        ids = self.input_ids
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point() or 0 in ids.shape:
+            if isinstance(ids, torch.Tensor):
+                kind = f"{ids.dtype} {list(ids.shape)}"
+            else:
+                kind = type(ids).__name__
+            raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {kind}")
+        self.check_shape("attention_mask", self.attention_mask)
+        if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+            raise OptionError(f"input_ids must lie in 0 to {vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}")
+        if not self.token_mask.any(dim=1).all():
+            raise ShapeError("attention_mask leaves a sequence without any token")
+
+    def check_shape(self, name: str, tensor: torch.Tensor | None) -> None:
+        """Raise ShapeError if a tensor is there and has another shape than `input_ids`."""
+        shape = self.input_ids.shape
+        if tensor is not None and tensor.shape != shape:
+            raise ShapeError(f"{name} must be as input_ids, {list(shape)}, got {list(tensor.shape)}")
+
+    @property
+    def token_mask(self) -> torch.Tensor:
+        """bool [B, S]: False for padding."""
+        if self.attention_mask is None:
+            return torch.ones_like(self.input_ids, dtype=torch.bool)
+        return self.attention_mask.bool()
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePlace:
+    """Columns [first, end) of `input_ids` that stand for a picture, in one sequence of the batch."""
+
+    sequence: int
+    first: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -65,39 +115,6 @@ class ModelPicture:
         pixels = coarse.to(self.tiles.device, self.tiles.dtype)
         fine_rows = fine.nonzero()[:, 0].to(pixels.device)
         return pixels.index_copy(0, fine_rows, self.tiles[places[fine_rows]])
-
-
-def model_picture(picture: Rgb, preprocessing: Preprocessing) -> ModelPicture:
-    """Resize a picture uint8 [H, W, 3] as the model's own processor does."""
-    image, grid = preprocessing.fit(pad_to_max_aspect(picture))
-    return ModelPicture(to_tiles(torch.from_numpy(image.copy()), preprocessing.tile_px), grid)
-
-
-def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: Preprocessing) -> list[ModelPicture]:
-    """Return the pictures of a batch in order. `images`: one picture, a list, or a list of lists, one for each
-    sequence.
-
-    Accepted pictures and errors as `arr_coc.texture.pictures.to_rgb`.
-    """
-    nested = isinstance(images, (list, tuple)) and any(isinstance(entry, (list, tuple)) for entry in images)
-    if not nested:
-        return [model_picture(picture, prep) for picture in to_frames(images)]  # type: ignore[arg-type]
-    pictures: list[ModelPicture] = []
-    for entry in images:  # type: ignore[union-attr]
-        if not isinstance(entry, (list, tuple)) or len(entry):  # a sequence may have no picture
-            pictures += [model_picture(picture, prep) for picture in to_frames(entry)]
-    return pictures
-
-
-def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `pixel_values` float32 and `image_grid_thw` int64 of pictures; see the module."""
-    packed = []
-    sizes = []
-    for picture in pictures:
-        patches = to_patches(prep.scale(picture.tiles)).unflatten(1, (3, 1, prep.patch_px, prep.patch_px))
-        packed.append(patches.expand(-1, -1, TIME_STEPS, -1, -1).flatten(1))
-        sizes.append([1, picture.grid.rows * MERGE, picture.grid.cols * MERGE])
-    return torch.cat(packed), torch.tensor(sizes)
 
 
 def unpack(pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep: Preprocessing) -> list[ModelPicture]:
@@ -149,3 +166,39 @@ def _checked_grid(
     if patches != len(pixel_values):
         raise ShapeError(f"image_grid_thw counts {patches} patches, but pixel_values holds {len(pixel_values)}")
     return [(rows, cols) for _, rows, cols in grid]
+
+
+def picture_places(input_ids: torch.Tensor, token_mask: torch.Tensor, config: Any) -> list[PicturePlace]:
+    """Return every run of picture placeholders, sequence by sequence.
+
+    Args:
+        input_ids: Token ids of the batch, int64 [B, S].
+        token_mask: bool [B, S], False for padding.
+        config: Configuration of the model.
+
+    Raises:
+        ShapeError: Placeholders of a video.
+    """
+    if bool((input_ids == config.video_token_id).any()):
+        raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
+    placeholders = ((input_ids == config.image_token_id) & token_mask).int()
+    edges = torch.diff(torch.nn.functional.pad(placeholders, (1, 1)), dim=1)
+    starts = (edges == 1).nonzero().tolist()
+    ends = (edges == -1).nonzero().tolist()
+    return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
+
+
+def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
+    """Raise ShapeError if places and pictures, with these numbers of `tiles`, do not match."""
+    if len(places) != len(tiles):
+        runs = counted(len(places), "run", "runs")
+        raise ShapeError(
+            f"input_ids holds {runs} of <|image_pad|> for {counted(len(tiles), 'picture')}; "
+            "write one run for each picture, in their order"
+        )
+    for index, (place, count) in enumerate(zip(places, tiles, strict=True)):
+        if place.end - place.first not in (1, count):
+            raise ShapeError(
+                f"picture {index} has {counted(count, 'tile')}, but its run of <|image_pad|> in input_ids is "
+                f"{place.end - place.first} long; write one for each tile, or a single one"
+            )

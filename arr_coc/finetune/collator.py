@@ -1,4 +1,4 @@
-"""`AnswerCollator`: pictures, questions and answers → batches that `ARRCOCQwen.forward` takes."""
+"""`AnswerCollator`: pictures, questions and answers → batches that `TrainableQwen.forward` takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.finetune.forward import IGNORED
-from arr_coc.qwen.finetune.pictures import ModelPicture, model_picture, pack
+from arr_coc.finetune.forward import IGNORED
+from arr_coc.finetune.pictures import model_picture, pack
 from arr_coc.qwen.preprocess import to_frames
+from arr_coc.qwen.processor_inputs import ModelPicture
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 

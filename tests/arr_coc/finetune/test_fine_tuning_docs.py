@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "fine-tuning.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "fine-tuning.md"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`ARRCOCQwen` as a PyTorch module: parameters, modes, state, and folders that it is saved to."""
+"""`TrainableQwen` as a PyTorch module: parameters, modes, state, and folders that it is saved to."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from arr_coc import ARRCOCLayer, ARRCOCQwen
+from arr_coc import ARRCOCLayer
 from arr_coc.errors import ModelError
+from arr_coc.finetune.collator import AnswerCollator
+from arr_coc.finetune.module import TrainableQwen
 from arr_coc.layer_weights import fingerprint
-from arr_coc.qwen.finetune.collator import AnswerCollator
-from tests.arr_coc.qwen.finetune.test_forward import examples
+from tests.arr_coc.finetune.test_forward import examples
 from tests.support.models import tiny_folder, tiny_qwen
 
 QUESTION = "Is the cat sleeping?"
 
 
 @pytest.fixture
-def model() -> ARRCOCQwen:
-    model = ARRCOCQwen(tiny_qwen(tie_word_embeddings=True))
+def model() -> TrainableQwen:
+    model = TrainableQwen(tiny_qwen(tie_word_embeddings=True))
     model.new_allocator(seed=1, budget=8)
     return model
 
@@ -34,7 +35,7 @@ def picture() -> np.ndarray:
     return examples()[0]["image"]
 
 
-def test_its_parts_are_submodules_in_eval_mode_that_may_be_trained(model: ARRCOCQwen) -> None:
+def test_its_parts_are_submodules_in_eval_mode_that_may_be_trained(model: TrainableQwen) -> None:
     assert {name for name, _ in model.named_children()} == {"model", "allocator"}
     assert isinstance(model.allocator, ARRCOCLayer)
     assert not any(module.training for module in model.modules())
@@ -45,11 +46,11 @@ def test_its_parts_are_submodules_in_eval_mode_that_may_be_trained(model: ARRCOC
     assert model.config is model.model.config
 
 
-def test_state_comes_back(model: ARRCOCQwen, tmp_path: Path) -> None:
+def test_state_comes_back(model: TrainableQwen, tmp_path: Path) -> None:
     state = model.state_dict()
     assert not any("lm_head" in name for name in state)  # its weights are the embeddings'
     save_file(state, tmp_path / "state.safetensors")
-    other = ARRCOCQwen(tiny_qwen(tie_word_embeddings=True, seed=5))
+    other = TrainableQwen(tiny_qwen(tie_word_embeddings=True, seed=5))
     other.new_allocator(seed=2, budget=8)
     assert other.load_state_dict(state).missing_keys == []
     batch = AnswerCollator(model.qwen)(examples())
@@ -57,7 +58,7 @@ def test_state_comes_back(model: ARRCOCQwen, tmp_path: Path) -> None:
         assert torch.equal(other(**batch).logits, model(**batch).logits)
 
 
-def test_another_dtype_goes_to_both_parts(model: ARRCOCQwen) -> None:
+def test_another_dtype_goes_to_both_parts(model: TrainableQwen) -> None:
     batch = AnswerCollator(model.qwen)(examples())
     out = model.to(torch.bfloat16)(**batch)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
@@ -66,7 +67,7 @@ def test_another_dtype_goes_to_both_parts(model: ARRCOCQwen) -> None:
     assert model.generate(picture(), QUESTION, max_tokens=2, budget=8).tokens_used == 8
 
 
-def test_autocast_leaves_relevance_exact(model: ARRCOCQwen) -> None:
+def test_autocast_leaves_relevance_exact(model: TrainableQwen) -> None:
     batch = AnswerCollator(model.qwen)(examples())
     expected = model(**batch).arr_coc_info
     with torch.autocast("cpu", torch.bfloat16):
@@ -75,7 +76,7 @@ def test_autocast_leaves_relevance_exact(model: ARRCOCQwen) -> None:
     out.loss.backward()
 
 
-def test_a_copy_is_independent(model: ARRCOCQwen) -> None:
+def test_a_copy_is_independent(model: TrainableQwen) -> None:
     twin = copy.deepcopy(model)
     assert twin.qwen.model is twin.model
     with torch.no_grad():
@@ -84,19 +85,19 @@ def test_a_copy_is_independent(model: ARRCOCQwen) -> None:
     assert twin.generate(picture(), QUESTION, max_tokens=2, budget=8).tokens_used == 8
 
 
-def test_answers_follow_the_weights(model: ARRCOCQwen) -> None:
+def test_answers_follow_the_weights(model: TrainableQwen) -> None:
     """A prompt's cache, kept from answer to answer, must not outlive the weights that it was made with."""
     model.generate(picture(), QUESTION, max_tokens=8, budget=8)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.7)
     second = model.generate(picture(), QUESTION, max_tokens=8, budget=8)
-    fresh = ARRCOCQwen(model.qwen).generate(picture(), QUESTION, max_tokens=8, budget=8)
+    fresh = TrainableQwen(model.qwen).generate(picture(), QUESTION, max_tokens=8, budget=8)
     assert second.text == fresh.text
     np.testing.assert_array_equal(second.heatmap, fresh.heatmap)
 
 
-def test_answers_between_steps_disturb_no_training(model: ARRCOCQwen) -> None:
+def test_answers_between_steps_disturb_no_training(model: TrainableQwen) -> None:
     batch = AnswerCollator(model.qwen)(examples())
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(2):
@@ -108,7 +109,7 @@ def test_answers_between_steps_disturb_no_training(model: ARRCOCQwen) -> None:
         assert model.allocator.training
 
 
-def test_gradient_checkpointing_changes_no_gradient(model: ARRCOCQwen) -> None:
+def test_gradient_checkpointing_changes_no_gradient(model: TrainableQwen) -> None:
     batch = AnswerCollator(model.qwen)(examples())
 
     def gradients() -> list[torch.Tensor]:
@@ -124,10 +125,10 @@ def test_gradient_checkpointing_changes_no_gradient(model: ARRCOCQwen) -> None:
     assert not model.qwen.language_model.gradient_checkpointing
 
 
-def test_a_saved_model_comes_back_with_its_allocator(model: ARRCOCQwen, tmp_path: Path) -> None:
+def test_a_saved_model_comes_back_with_its_allocator(model: TrainableQwen, tmp_path: Path) -> None:
     model.allocator.configure(strategy="foveated", gradient="gumbel", temperature=0.5)
     model.save_pretrained(tmp_path / "new" / "saved")
-    copy = ARRCOCQwen.from_pretrained(tmp_path / "new" / "saved")
+    copy = TrainableQwen.from_pretrained(tmp_path / "new" / "saved")
     assert copy.allocator.config == model.allocator.config
     assert copy.qwen.preprocessing == model.qwen.preprocessing
     assert copy.qwen.realiser is not None
@@ -140,7 +141,7 @@ def test_a_saved_model_comes_back_with_its_allocator(model: ARRCOCQwen, tmp_path
 
 def test_an_allocator_belongs_to_the_embeddings_that_it_is_saved_with(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    model = ARRCOCQwen.from_pretrained(folder)
+    model = TrainableQwen.from_pretrained(folder)
     model.new_allocator(budget=8)
     model.save_pretrained(folder)  # over the folder that it was loaded from
     before = json.loads((folder / "arr_coc" / "config.json").read_text())["trained_for"]
@@ -149,11 +150,11 @@ def test_an_allocator_belongs_to_the_embeddings_that_it_is_saved_with(tmp_path: 
     model.save_pretrained(folder)
     after = json.loads((folder / "arr_coc" / "config.json").read_text())["trained_for"]
     assert before != after == fingerprint(model.get_input_embeddings().weight)
-    assert ARRCOCQwen.from_pretrained(folder).qwen.allocator is not None
+    assert TrainableQwen.from_pretrained(folder).qwen.allocator is not None
 
 
 def test_an_untrained_allocator_hears_no_question_and_is_saved_too(tmp_path: Path) -> None:
-    model = ARRCOCQwen.from_pretrained(tiny_folder(tmp_path / "tiny"))
+    model = TrainableQwen.from_pretrained(tiny_folder(tmp_path / "tiny"))
     assert model.qwen.allocator is None
     assert model.allocator.config.query_dim == 0
     before = model.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap
@@ -163,11 +164,11 @@ def test_an_untrained_allocator_hears_no_question_and_is_saved_too(tmp_path: Pat
     after = model.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap
     assert not np.allclose(before, after, atol=1e-3)
     model.save_pretrained(tmp_path / "saved")
-    copy = ARRCOCQwen.from_pretrained(tmp_path / "saved")
+    copy = TrainableQwen.from_pretrained(tmp_path / "saved")
     np.testing.assert_array_equal(copy.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap, after)
 
 
-def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: ARRCOCQwen, tmp_path: Path) -> None:
+def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: TrainableQwen, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", shard_size="300KB")
     (folder / "notes.txt").write_text("mine")
     (folder / "processor_config.json").write_text('{"image_processor": {"min_pixels": 7}}')
@@ -175,13 +176,13 @@ def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: ARRCOCQ
     model.save_pretrained(folder)
     assert [path.name for path in folder.glob("*.safetensors*")] == ["model.safetensors"]
     assert (folder / "notes.txt").read_text() == "mine"
-    copy = ARRCOCQwen.from_pretrained(folder)
+    copy = TrainableQwen.from_pretrained(folder)
     assert copy.model.config.tie_word_embeddings
     assert copy.qwen.preprocessing == model.qwen.preprocessing
 
 
 def test_the_saved_model_stays_if_saving_fails(
-    model: ARRCOCQwen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: TrainableQwen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.save_pretrained(tmp_path / "saved")
     before = {path: path.read_bytes() for path in (tmp_path / "saved").rglob("*") if path.is_file()}
@@ -198,7 +199,7 @@ def test_the_saved_model_stays_if_saving_fails(
     assert os.listdir(tmp_path) == ["saved"]
 
 
-def test_a_file_is_no_folder_to_save_to(model: ARRCOCQwen, tmp_path: Path) -> None:
+def test_a_file_is_no_folder_to_save_to(model: TrainableQwen, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ModelError, match=r"cannot be saved to .*name another folder"):
