@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.attending import STRATEGIES_ON_DEVICE, Tensions, check_strategy
-from arr_coc.allocation.evs import ComparedPicture
 from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector, SelectorOptions
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.group import GroupOfPictures, GroupOptions
 from arr_coc.allocation.history import HistoryTracker
+from arr_coc.allocation.strategies.evs import ComparedPicture
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none

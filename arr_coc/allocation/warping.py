@@ -544,7 +544,7 @@ def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
 def structure_or_none(
     maps: torch.Tensor, surfaces: torch.Tensor | None, least: torch.Tensor, limits: tuple[float, float, float]
 ) -> torch.Tensor | None:
-    """`map_structure` of `arr_coc.allocation.attending` by the compiled kernel, or `picture_structure`; None if the
+    """`map_structure` of `arr_coc.allocation.structure` by the compiled kernel, or `picture_structure`; None if the
     reference is used.
 
     Args:

@@ -14,7 +14,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, ShapeError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.decode import TextStream
+from arr_coc.qwen.text_stream import TextStream
 from tests.support.models import FAMILIES, tiny_qwen
 
 QUERY = "Is the cat sleeping?"

@@ -11,9 +11,9 @@ from huggingface_hub import RepoUrl, errors
 
 from arr_coc import hub
 from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
+from arr_coc.finetune.module import TrainableQwen
 from arr_coc.hub import ALLOCATOR_FILES, WANTED_FILES, bundled_model_path, download, local_folder
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.finetune.module import TrainableQwen
 from tests.support.models import tiny_qwen
 
 

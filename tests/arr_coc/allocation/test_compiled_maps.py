@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.allocation.attending import CLEAR, map_structure, picture_structure
+from arr_coc.allocation.structure import CLEAR, map_structure, picture_structure
 from arr_coc.allocation.temporal import ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps
 from arr_coc.relevance.kernel import kernel_path, load_kernel

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator, suits_device
-from arr_coc.allocation.attending import STRATEGIES, AllocationHistory, AllocationRequest, choose
+from arr_coc.allocation.attending import STRATEGIES, choose
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from

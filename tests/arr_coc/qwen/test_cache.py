@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicCache
 
-from arr_coc.qwen.decode import ROOM_TOKENS, PrefixCache, PromptPart, empty_cache, prefill
+from arr_coc.qwen.cache import ROOM_TOKENS, PrefixCache, empty_cache
+from arr_coc.qwen.prefill import PromptPart, prefill
 from tests.support.models import tiny_qwen
 
 
