@@ -5,7 +5,7 @@ from setuptools import Extension, setup
 OPTIONS = ["-O3", "-std=c++17", "-Wall", "-Wextra"]
 
 TILES = Extension(
-    "arr_coc.ops.store.tiles",
+    "arr_coc.texture.store.tiles",
     sources=["kernels/tiles.cpp"],
     depends=["kernels/tiles.h"],
     extra_compile_args=[*OPTIONS, "-pthread"],
@@ -36,7 +36,7 @@ MOTION = Extension(
 )
 
 LINEAR = Extension(
-    "arr_coc.qwen.linear",
+    "arr_coc.qwen.small_weights.linear",
     sources=["kernels/linear.cpp"],
     depends=["kernels/linear.h"],
     # Calls of OpenMP are left open: the library that torch has loaded serves them.

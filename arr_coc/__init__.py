@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from arr_coc.allocation.attending import allocate
     from arr_coc.layer import ARRCOCLayer, ARRCOCOutput
     from arr_coc.model import ARRCOCQwen
-    from arr_coc.qwen.finetune.collator import AnswerCollator
     from arr_coc.video.stream import Stream
 
-__all__ = ["ARRCOCLayer", "ARRCOCOutput", "ARRCOCQwen", "AnswerCollator", "Stream", "StreamAllocator", "allocate"]
+__all__ = ["ARRCOCLayer", "ARRCOCOutput", "ARRCOCQwen", "Stream", "StreamAllocator", "allocate"]
 
 if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
     # torch's OpenMP reads it once, when torch is imported. Threads that spin while they wait make an answer several
@@ -29,7 +28,6 @@ _HOMES = {
     "ARRCOCLayer": "arr_coc.layer",
     "ARRCOCOutput": "arr_coc.layer",
     "ARRCOCQwen": "arr_coc.model",
-    "AnswerCollator": "arr_coc.qwen.finetune.collator",
     "Stream": "arr_coc.video.stream",
     "StreamAllocator": "arr_coc.allocation.allocator",
     "allocate": "arr_coc.allocation.attending",

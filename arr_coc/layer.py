@@ -18,16 +18,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 from torch.nn import functional as F
 
-from arr_coc.allocation.attending import (
-    VOID_STRUCTURE,
-    Tensions,
-    allocate,
-    check_strategy,
-    map_structure,
-    picture_structure,
-    resolve_strategy,
-    stack_allocations,
-)
+from arr_coc.allocation.attending import Tensions, allocate, check_strategy, resolve_strategy, stack_allocations
 from arr_coc.allocation.choice_gradient import (
     ChoiceGradient,
     add_gumbel_noise,
@@ -36,17 +27,18 @@ from arr_coc.allocation.choice_gradient import (
     straight_through,
     token_of_tiles,
 )
+from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure, picture_structure
 from arr_coc.bounded_json import read_json
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError, counted
 from arr_coc.hub import ALLOCATOR_FILES, allocator_folder, check_allocator_files, download, upload
-from arr_coc.ops.pictures import check_images, check_tensor
-from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.relevance.history import with_embeddings
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from arr_coc.relevance.profiles import CORE, FULL
+from arr_coc.texture.pictures import check_images, check_tensor
+from arr_coc.texture.regions import region_mean, region_scales, token_positions
 from arr_coc.types import TILE_PX, Allocation
 
 CONFIG_FILE, WEIGHTS_FILE = ALLOCATOR_FILES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -12,31 +11,26 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
-from arr_coc.hub import upload
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
 from arr_coc.qwen.chat import ChatPrompt, Message, fitted_model, prompt_of_messages, prompts_of_inputs
 from arr_coc.qwen.encoding import Packet
-from arr_coc.qwen.finetune.forward import ARRCOCModelOutput, BatchedForward, BatchInputs
-from arr_coc.qwen.finetune.saving import save_folder
 from arr_coc.qwen.generation import MAX_TOKENS, Generation, Timings, decoding_of
 from arr_coc.qwen.glancing import GlanceChoice, Glancer, OverviewChoice, resolve_glance, unshown_tokens
 from arr_coc.qwen.loading import DeviceMap, load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
+from arr_coc.qwen.processor_inputs import ProcessorInputs
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import pad_to_max_aspect
 from arr_coc.qwen.session import AnswerSession
@@ -44,6 +38,9 @@ from arr_coc.qwen.slot import AnswerResult, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from arr_coc.video.stream import Stream
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack  # of Python 3.11
 
 log = logging.getLogger(__name__)
 
@@ -93,40 +90,27 @@ class _GenerateCall:
     schema: AnswerSchema | None
 
 
-class ARRCOCQwen(nn.Module):
+class ARRCOCQwen:
     """A Qwen3.5 or Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
 
-    A PyTorch module of two parts, both trainable: `model`, the stock transformers model, and `allocator`, the
-    `ARRCOCLayer` that chooses its tokens. `generate` answers questions; `forward` computes the loss of a batch.
-    `docs/fine-tuning.md` shows training. Not for several threads at once.
+    `generate` answers questions, `stream` follows a video. Its weights stay as they are;
+    `arr_coc.finetune.TrainableQwen` trains them. Not for several threads at once.
 
-    `qwen` holds model, tokenizer and preprocessing together. `encode`: how `forward` shows the chosen tokens.
-    `fallbacks` counts frames whose allocation failed, and that were answered with all their tokens.
+    `qwen` holds model, tokenizer, preprocessing and allocator together. `fallbacks` counts frames whose allocation
+    failed, and that were answered with all their tokens.
     """
 
-    accepts_loss_kwargs = False  # transformers' Trainer: the loss is the mean over a batch, as the stock model's
-
-    def __init__(self, qwen: QwenVL, encode: Encode = "sparse") -> None:
-        """The allocator is the one that came with the model, else an untrained one that hears no question."""
-        super().__init__()
-        self.model = qwen.model
-        self.allocator = qwen.allocator or ARRCOCLayer(ARRCOCConfig(levels=qwen.knows_levels)).eval()
-        for parameter in self.eval().parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
-        self.allocator.to(qwen.device)
-        self.encode = encode
+    def __init__(self, qwen: QwenVL) -> None:
+        """Tokens are chosen by the allocator that came with the model; without one, the question has no effect."""
+        self.qwen = qwen
         self.fallbacks = 0
-        self._is_trained = False
-        self._bind(qwen)
-        self.register_state_dict_post_hook(_drop_tied)
-        self.register_load_state_dict_pre_hook(_add_tied)
+        self._session = AnswerSession(qwen)
 
     @classmethod
     def from_pretrained(
         cls,
         name: str | Path | None = None,
         *,
-        encode: Encode = "sparse",
         device: str | torch.device = "auto",
         dtype: str | torch.dtype | None = None,
         torch_dtype: str | torch.dtype | None = None,
@@ -134,12 +118,11 @@ class ARRCOCQwen(nn.Module):
         token: str | None = None,
         allocator: str | Path | None = None,
         cache_weights: bool = False,
-    ) -> ARRCOCQwen:
-        """Load a model, in eval mode, as a transformers model; all weights may be trained.
+    ) -> Self:
+        """Load a model, in eval mode.
 
         Args:
             name: Folder, or name on the hub; None for the bundled model.
-            encode: How `forward` shows the chosen tokens.
             device: As `load_qwen`.
             dtype: Name or torch dtype; `auto` if not given.
             torch_dtype: Its name in older transformers.
@@ -167,36 +150,7 @@ class ARRCOCQwen(nn.Module):
         )
         for notice in qwen.notices:
             log.warning("%s: %s", qwen.model_id, notice)
-        return cls(qwen, encode)
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write model, tokenizer, preprocessing and allocator into a folder that `from_pretrained` reads.
-
-        The allocator, in its folder `arr_coc`, belongs to the weights that it is saved with, also after embeddings were
-        trained. Earlier contents of the folder are replaced once everything is written. Raises ModelError if adapters
-        of peft are not merged yet, and if the folder cannot be written.
-        """
-        save_folder(self.qwen, self.allocator, Path(folder))
-
-    def push_to_hub(
-        self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload model"
-    ) -> str:
-        """Upload what `save_pretrained` writes to the hub, and return its address.
-
-        Args:
-            name: `owner/model`; the repository is made if it does not exist.
-            private: Whether a new repository is private.
-            token: Of an account that may write; the one that is logged in if not given.
-            message: Of the commit.
-
-        Raises:
-            ModelError: The hub refuses it.
-            HubUnreachable: No connection.
-            ArrCocError: As `save_pretrained`.
-        """
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return upload(Path(folder), name, private=private, token=token, message=message)
+        return cls(qwen)
 
     @property
     def config(self) -> Any:
@@ -212,79 +166,6 @@ class ARRCOCQwen(nn.Module):
     def dtype(self) -> torch.dtype:
         """The stock model's dtype."""
         return self.qwen.model.dtype
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The table of token embeddings."""
-        return self.qwen.model.get_input_embeddings()
-
-    def activation_checkpointing_enable(
-        self, activation_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
-    ) -> None:
-        """Keep no activations of the language model's layers for the backward pass, as transformers does."""
-        stock = self.qwen.model
-        enable = getattr(stock, "activation_checkpointing_enable", None) or stock.gradient_checkpointing_enable
-        enable(activation_checkpointing_kwargs, **options)
-
-    def activation_checkpointing_disable(self) -> None:
-        """Keep activations again."""
-        stock = self.qwen.model
-        (getattr(stock, "activation_checkpointing_disable", None) or stock.gradient_checkpointing_disable)()
-
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
-        """The same under the name that transformers before version 5 calls."""
-        self.activation_checkpointing_enable(gradient_checkpointing_kwargs)
-
-    def new_allocator(self, seed: int = 0, **options: Any) -> None:
-        """Replace the allocator by a new one for this model's questions, to be trained.
-
-        `options`: fields of `ARRCOCConfig`; `seed` makes its weights. An optimiser of the old one's weights is of no
-        use to the new one. Raises OptionError, StrategyError and BudgetError.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            layer = self.qwen.new_allocator(**options)
-        self.allocator = layer.to(self.qwen.device).train(self.training)
-        self._bind(self.qwen)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
-        image_grid_thw: torch.Tensor | None = None,
-        images: Picture | Sequence[Picture | Sequence[Picture]] | None = None,
-        question_mask: torch.Tensor | None = None,
-        mm_token_type_ids: torch.Tensor | None = None,
-    ) -> ARRCOCModelOutput:
-        """Compute the logits of a batch of sequences with any number of pictures of any size, and the loss of `labels`.
-
-        The allocator's `config` has budget, strategy and gradient, `encode` says how tokens are shown; see
-        `arr_coc.qwen.finetune.forward`. With a budget of all tiles the logits are the stock model's. Pictures are given
-        as `images`, or as `pixel_values` with `image_grid_thw`, from which the allocator reads the colours.
-
-        Args:
-            input_ids: int64 [B, S] as the model's chat template and tokenizer make them. A run of `<|image_pad|>`
-                stands for a picture: one for each tile, as Qwen's processor writes it, or a single one.
-            attention_mask: [B, S], 0 for padding, on either side.
-            labels: [B, S], the token ids to be learned, -100 elsewhere.
-            pixel_values: float [patches, 3 · 2 · p · p], the normalised patches of all pictures, in the order of their
-                runs, as Qwen's processor makes them.
-            image_grid_thw: int64 [pictures, 3], (1, rows, columns) of each picture's patches.
-            images: Files, Pillow images, arrays or tensors, in the order of their runs, resized as the model's own
-                processor does: one, a list, or a list of lists, one for each sequence.
-            question_mask: [B, S], true on the tokens that the allocator takes for the question about a sequence's
-                pictures. Without it, that is the text of each picture's turn that is not to be learned.
-            mm_token_type_ids: Made by processors; not needed.
-
-        Raises:
-            ShapeError, OptionError, NonFiniteError, ContextLengthError: Inputs that cannot be used.
-            ArrCocError: As `to_rgb`, for a picture that cannot be read.
-        """
-        forward = BatchedForward(self.qwen, self.allocator, self.encode)
-        return forward(
-            BatchInputs(input_ids, attention_mask, labels, pixel_values, image_grid_thw, images, question_mask)
-        )
 
     @overload
     def generate(
@@ -363,10 +244,10 @@ class ARRCOCQwen(nn.Module):
         Answers of a list are made one after the other. Chats and inputs show their pictures in the template's own
         layout; the last user's turn is the question that tokens are chosen for, and glances drop their overview.
 
-        A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
-        be of several sizes. It is resized as the model's own processor does, so that with `encode="full"`, or a budget
-        of all tiles, the answer about a picture is the stock model's. One that is more than 200 times as long as wide
-        is padded by its edge pixels.
+        A picture is a file, a Pillow image, an array or a tensor (`arr_coc.texture.pictures.to_rgb`); those of a list
+        may be of several sizes. It is resized as the model's own processor does, so that with `encode="full"`, or a
+        budget of all tiles, the answer about a picture is the stock model's. One that is more than 200 times as long as
+        wide is padded by its edge pixels.
 
         Args:
             image_or_frames: A picture, several frames, or a list of either.
@@ -379,11 +260,13 @@ class ARRCOCQwen(nn.Module):
             temperature: Above 0, tokens are drawn; otherwise the likeliest one is taken.
             seed: Of draws.
             messages: A chat, or a list of chats.
-            input_ids: As `forward`, as are the next four.
-            attention_mask: As `forward`.
-            pixel_values: As `forward`.
-            image_grid_thw: As `forward`.
-            mm_token_type_ids: As `forward`.
+            input_ids: int64 [B, S] as the model's chat template and tokenizer make them. A run of `<|image_pad|>`
+                stands for a picture: one for each tile, as Qwen's processor writes it, or a single one.
+            attention_mask: [B, S], 0 for padding, on either side.
+            pixel_values: float [patches, 3 · 2 · p · p], the normalised patches of all pictures, in the order of their
+                runs, as Qwen's processor makes them.
+            image_grid_thw: int64 [pictures, 3], (1, rows, columns) of each picture's patches.
+            mm_token_type_ids: Made by processors; not needed.
             max_new_tokens: Name of `max_tokens` in transformers.
             do_sample: Whether tokens are drawn.
             top_p: Share of the probability from which they are drawn.
@@ -423,7 +306,7 @@ class ARRCOCQwen(nn.Module):
         decoding = decoding_of(decoding_options, generation_config, others, self.qwen.eos_ids, seed)
         inputs = None
         if input_ids is not None:
-            inputs = BatchInputs(input_ids, attention_mask, None, pixel_values, image_grid_thw)
+            inputs = ProcessorInputs(input_ids, attention_mask, pixel_values, image_grid_thw)
         elif not all(tensor is None for tensor in (attention_mask, pixel_values, image_grid_thw, mm_token_type_ids)):
             raise OptionError("a processor's inputs need input_ids", "give all that it returns: generate(**inputs)")
         ways = (image_or_frames is not None or query is not None, messages is not None, inputs is not None)
@@ -434,7 +317,7 @@ class ARRCOCQwen(nn.Module):
             )
         if times_s is not None and not isinstance(query, str):
             raise OptionError("times_s are those of the frames of one question", "ask one question at a time")
-        self._follow_weights()
+        self._prepare()
         self._session.configure(AnswerOptions(encode, decoding, feedback=False, thinking=thinking))
         glancing = resolve_glance(self._session, glance, overview)
         allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
@@ -487,7 +370,7 @@ class ARRCOCQwen(nn.Module):
         Raises:
             BudgetError, StrategyError, OptionError, ModelError: As `generate`.
         """
-        self._follow_weights()
+        self._prepare()
         session = AnswerSession(self.qwen, AnswerOptions("sparse", Decoding(max_tokens)))
         glancing = resolve_glance(session, glance, "auto")
         options = AllocatorOptions(strategy, budget, glance=glancing, memory=memory or GroupOptions())
@@ -504,29 +387,8 @@ class ARRCOCQwen(nn.Module):
         """
         self._session.forget()
 
-    def _bind(self, qwen: QwenVL) -> None:
-        """Answer with these parts; what was kept of earlier answers is dropped.
-
-        Answers choose with a copy of the allocator, in float32 on the CPU, so that they disturb no training.
-        """
-        self.qwen = qwen
-        if self._is_trained or qwen.allocator is not None or self.allocator.config.query_dim:
-            allocator = copy.deepcopy(self.allocator).to("cpu", torch.float32).eval().requires_grad_(False)
-            self.qwen = replace(qwen, allocator=allocator)
-        self._session = AnswerSession(self.qwen)
-        self._versions = _versions(self.model), _versions(self.allocator)
-
-    def _follow_weights(self) -> None:
-        """Drop what was kept of earlier answers if weights have changed since."""
-        now = _versions(self.model), _versions(self.allocator)
-        if now != self._versions:
-            self._is_trained |= now[1] != self._versions[1]
-            self._bind(self.qwen)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> ARRCOCQwen:
-        super()._apply(fn, recurse)
-        self._bind(self.qwen)
-        return self
+    def _prepare(self) -> None:
+        """Prepare for an answer. A model whose weights change drops here what depends on earlier ones."""
 
     def _answer(
         self, image_or_frames: Any, query: Any, times_s: Sequence[float] | None, call: _GenerateCall
@@ -661,32 +523,3 @@ def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
     if len(times) != frames or any(after < before for before, after in pairwise(times)):
         raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")
     return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]
-
-
-def _versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Place and version of every parameter: another wherever one was replaced or changed."""
-    return tuple((parameter.data_ptr(), parameter._version) for parameter in module.parameters())
-
-
-def _drop_tied(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
-    """Leave out weights that are another's too, as a head's that are the embeddings': safetensors writes each once."""
-    for name in _tied_names(module):
-        state.pop(prefix + name, None)
-
-
-def _add_tied(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Give such weights again."""
-    for name, first in _tied_names(module).items():
-        if prefix + first in state:
-            state.setdefault(prefix + name, state[prefix + first])
-
-
-def _tied_names(module: nn.Module) -> dict[str, str]:
-    """Names of parameters that have another name too, each with its first one."""
-    first: dict[int, str] = {}
-    parameters = module.named_parameters(remove_duplicate=False)
-    return {
-        name: first_name
-        for name, parameter in parameters
-        if (first_name := first.setdefault(id(parameter), name)) != name
-    }

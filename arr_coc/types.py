@@ -227,18 +227,20 @@ class Allocation:
         return int(self.mask.sum())
 
 
+SCORES = ("information", "perspective", "participation")
+"""The three ways of knowing, in the order of `FrameAllocation.scores`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenReason:
     """One region of an allocation and what speaks for it; all but `rank` are means over its tiles.
 
     `level` is the region's shape, the level of a square; `row` and `col` count regions of that shape.
 
-    `scores` in [0, 1], by their names in `arr_coc.allocation.packets`; `shares`: how much of `now` each gave, 1 in
-    all (0 if `now`
-    is 0). `now` is this frame's relevance, the scores balanced by their weights; `memory` what the past adds to it, by
-    answers and by blending over time, and `relevance` the two together. `rank`: 1 for the most relevant token of the
-    frame; equals in token order.
-    A token of a low rank is shown for coverage or exploration, or because the budget reached it.
+    `scores` in [0, 1], by SCORES; `shares`: how much of `now` each gave, 1 in all (0 if `now` is 0). `now` is this
+    frame's relevance, the scores balanced by their weights; `memory` what the past adds to it, by answers and by
+    blending over time, and `relevance` the two together. `rank`: 1 for the most relevant token of the frame; equals in
+    token order. A token of a low rank is shown for coverage or exploration, or because the budget reached it.
     """
 
     level: int

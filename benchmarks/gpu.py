@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from arr_coc.ops.cuda import device as compiling
-from arr_coc.ops.cuda.device import CudaDevice, call, find_device
+from arr_coc.backends.cuda import device as compiling
+from arr_coc.backends.cuda.device import CudaDevice, call, find_device
 from benchmarks.support.harness import write_report
 from stream.doctor.gpu.stores import SETTLING, measure_leaks
 from stream.doctor.gpu.timing import TARGETS_MS, Timer, make_scene, pieces

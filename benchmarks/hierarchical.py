@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from arr_coc.ops.texturevlm.attention import hierarchical_attention, multiply_adds
+from arr_coc.ops.attention import hierarchical_attention, multiply_adds
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.vision import Attend, VisualTokens, embed_rows, run_blocks

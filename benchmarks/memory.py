@@ -47,7 +47,7 @@ from arr_coc.qwen.generation import MAX_TOKENS
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.small_weights import shrink_weights
+from arr_coc.qwen.small_weights.layers import shrink_weights
 from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from arr_coc.types import FrameStamp, GroupPlace, TokenPacket
 from arr_coc.video.texture_updater import TextureUpdater

@@ -23,12 +23,12 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.packets import packet_from
-from arr_coc.ops.store.raster import allocate_levels, refresh
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.texture.store.raster import allocate_levels, refresh
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.harness import write_report

@@ -35,7 +35,7 @@ import torch
 
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.quantisation import SMALL_DTYPES
-from arr_coc.qwen.weight_cache import FOLDER
+from arr_coc.qwen.small_weights.cache import FOLDER
 from benchmarks.support.clips import CLIPS
 from benchmarks.support.harness import write_report
 from benchmarks.support.whole_runs import EVERY_S, RunFigures

@@ -27,13 +27,14 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
+from arr_coc.allocation.attending import allocate_frame
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.text_lines import line_strength, line_tiles
+from arr_coc.backends.registry import open_store
 from arr_coc.errors import BackendMissing
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.regions import first_tiles, region_sides, shape_grid
-from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.texture.regions import first_tiles, region_sides, shape_grid
+from arr_coc.texture.store.base import TextureStore
+from arr_coc.texture.store.planes import PlaneFormat
 from arr_coc.types import REGION_SHAPES, TILE_PX, FramePlanes, FrameStamp, TileGrid
 from benchmarks.support.harness import write_report
 from stream.monitor.machine import machine

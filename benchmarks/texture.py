@@ -39,10 +39,10 @@ import cv2
 import numpy as np
 import torch
 
+from arr_coc.backends.registry import open_store, probe_backend
 from arr_coc.errors import StoreError
-from arr_coc.ops.backends import open_store, probe_backend
-from arr_coc.ops.store.base import Backend, TextureStore
-from arr_coc.ops.store.planes import Difference, PlaneFormat
+from arr_coc.texture.store.base import Backend, TextureStore
+from arr_coc.texture.store.planes import Difference, PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks.support.harness import write_report
 from benchmarks.support.texture_frames import (

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.allocation.attending import picture_structure
+from arr_coc.allocation.structure import picture_structure
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding

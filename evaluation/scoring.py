@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.adaptation.cases import tile_shares
-from arr_coc.ops.regions import paint, region_sides, shape_map
+from arr_coc.texture.regions import paint, region_sides, shape_map
 from arr_coc.types import TileGrid
 from evaluation.questions import EvalQuestion
 from evaluation.strategies.base import Reply

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from arr_coc.allocation.inspection import SCORES
+from arr_coc.types import SCORES
 from evaluation.public import estimate
 
 ROOT = Path(__file__).resolve().parents[1]

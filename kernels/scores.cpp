@@ -78,7 +78,7 @@ struct Learned {
     float *scratch;
 };
 
-// Limits of the guard, as arr_coc/allocation/attending.py has them. `surfaces` [rows · cols, 6]: what is taken away of a picture;
+// Limits of the guard, as arr_coc/allocation/structure.py has them. `surfaces` [rows · cols, 6]: what is taken away of a picture;
 // null: a map is judged as it is. `clear`: nothing else needs to be measured then. `rest` [rows, cols] is used meanwhile.
 struct Guard {
     const float *surfaces, *least;

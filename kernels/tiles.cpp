@@ -1,6 +1,6 @@
 // The texture in host memory: which tiles of a frame differ from it, their colours and mipmaps, and the pixels of
-// regions. A plain C interface, called with ctypes (arr_coc/ops/store/native.py); bytes are those of the reference in
-// arr_coc/ops/store. Every caller has checked sizes and places.
+// regions. A plain C interface, called with ctypes (arr_coc/texture/store/native.py); bytes are those of the
+// reference in arr_coc/texture/store. Every caller has checked sizes and places.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -28,8 +28,8 @@ struct Kept {
 };
 
 // `channels` of each plane's samples. Red is (luma * scale[0] * 2^-9 + v * scale[1] * 2^-8 + offset[0]) / 32, in steps
-// that arr_coc/ops/store/raster.py describes. Levels are uint8 [rows * side, cols * side, 3]. Level 0 of a frame of three
-// planes or of luma is written by tiles_finest alone: it is not read of most frames, and it is half of what is written.
+// that arr_coc/texture/store/raster.py describes. Levels are uint8 [rows * side, cols * side, 3]. Level 0 of a frame of
+// three planes or of luma is written by tiles_finest alone: it is not read of most frames, and is half of what is written.
 //
 // `known` [rows, cols] are the hashes of samples that were compared with the kept ones and do not differ; zero is of none.
 // `rest` [rows] counts the frames for which a row of tiles is not hashed, because nearly all of its tiles changed.
@@ -206,7 +206,7 @@ int32_t tiles_version() { return 4; }
 // The instruction set that is used; null if this processor has none of those compiled.
 const char *tiles_set() { return chosen.name; }
 
-// Fills dirty [rows, cols] with 1 for each tile that differs, by the rules of arr_coc/ops/store/difference.py.
+// Fills dirty [rows, cols] with 1 for each tile that differs, by the rules of arr_coc/texture/store/raster.py.
 void tiles_compare(const Texture *texture, const Plane *frame, int32_t mean, int32_t largest, uint8_t *dirty) {
     const Texture &t = *texture;
     share(t, (int64_t)t.rows * t.cols, [&](auto next) {

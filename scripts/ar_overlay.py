@@ -21,10 +21,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.backends.gl.device import GlDevice
 from arr_coc.errors import ArrCocError
-from arr_coc.ops.gl.device import GlDevice
-from arr_coc.ops.regions import region_mean, region_scales, tile_boxes
-from arr_coc.ops.store.base import DrawnTexture
+from arr_coc.texture.regions import region_mean, region_scales, tile_boxes
+from arr_coc.texture.store.base import DrawnTexture
 from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED
 from stream.clock import clock_text

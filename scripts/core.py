@@ -14,19 +14,20 @@ PACKAGES = ("stream", "arr_coc")
 
 EXTENSIONS = "stream.extensions"
 
+# The form of an answer (arr_coc.answer_schema, and its tokens, arr_coc.qwen.constraint) is core: a question
+# carries it, and the prompt, the decoder and every message about an answer read it.
 FEATURES = {
     "adapt": "stream.adaptation stream.commands.adapt arr_coc.adaptation",
     "api": "stream.answer.api",
+    "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
     "bench": "stream.bench stream.commands.bench",
     "cameras": "stream.sources.cameras stream.sources.devices",
     "compare": "stream.compare stream.protocol.comparison",
-    "cuda": "arr_coc.ops.cuda",
-    "detections": ("stream.answer.detections stream.stages.detection_feed stream.protocol.detections"),
+    "detections": "stream.answer.detections stream.stages.detection_feed stream.protocol.detections",
     "doctor": "stream.doctor stream.commands.doctor stream.commands.gpu_check stream.commands.kernel_build",
-    "finetune": "arr_coc.qwen.finetune",
+    "finetune": "arr_coc.finetune",
     "fleet": "stream.fleet stream.commands.fleet",
     "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
-    "gl": "arr_coc.ops.gl",
     "journal": "stream.recording.journal",
     "latency": "stream.answer.latency arr_coc.allocation.latency_budget",
     "lerobot": "stream.sources.lerobot",
@@ -34,13 +35,12 @@ FEATURES = {
     "mcp": "stream.mcp stream.commands.mcp",
     "onvif": "stream.sources.onvif stream.sources.soap",
     "scenes": "stream.scenes stream.sources.scene",
-    "schema": "arr_coc.answer_schema arr_coc.schema_reader arr_coc.qwen.constraint",
     "serve": "stream.commands.serve",
     "service manager": "stream.monitor.service_manager",
     "shadow": "stream.answer.quality",
     "side questions": "stream.answer.side",
-    "small weights": "arr_coc.qwen.small_weights arr_coc.qwen.weight_cache arr_coc.qwen.linear_kernel",
-    "texturevlm": "arr_coc.ops.texturevlm arr_coc.texturevlm",
+    "small weights": "arr_coc.qwen.small_weights",
+    "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
     "past": "stream.commands.search stream.commands.recap",
     "record": "stream.recording.recorder stream.runtime.replay stream.commands.replay",

@@ -30,7 +30,7 @@ echo "== The store opens"
 "$PYTHON" - <<'END' || fail "no CUDA store here, see above"
 import sys
 from arr_coc.errors import StoreError
-from arr_coc.ops.backends import probe_backend
+from arr_coc.backends.registry import probe_backend
 try:
     print("works:", probe_backend("cuda"))
 except StoreError as error:
@@ -51,11 +51,11 @@ else
 fi
 
 echo "== Parity, with the kernels as they are loaded here"
-"$PYTHON" -m pytest -q -rs tests/arr_coc/ops/cuda tests/arr_coc/allocation/test_on_device.py
-"$PYTHON" -m pytest -q tests/arr_coc/ops/store/test_base.py tests/arr_coc/ops/store/test_contract.py tests/arr_coc/ops/store/test_view.py
+"$PYTHON" -m pytest -q -rs tests/arr_coc/backends/cuda tests/arr_coc/allocation/test_on_device.py
+"$PYTHON" -m pytest -q tests/arr_coc/texture/store/test_base.py tests/arr_coc/texture/store/test_contract.py tests/arr_coc/texture/store/test_view.py
 
 echo "== Parity, with the shipped PTX"
-ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/arr_coc/ops/cuda/test_store.py tests/arr_coc/ops/cuda/test_view.py
+ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/arr_coc/backends/cuda/test_store.py tests/arr_coc/backends/cuda/test_view.py
 
 echo "== Speed and leaks"
 "$PYTHON" -m benchmarks.gpu --out "$OUT"

@@ -57,8 +57,8 @@ def contrasts(patches: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    from arr_coc.ops.cuda.store import CudaStore
-    from arr_coc.ops.store.planes import PlaneFormat, Thresholds
+    from arr_coc.backends.cuda.store import CudaStore
+    from arr_coc.texture.store.planes import PlaneFormat, Thresholds
     from arr_coc.types import FramePlanes, FrameStamp
 
     ramp = np.linspace(0, 255, 256, dtype=np.uint8)

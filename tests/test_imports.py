@@ -46,9 +46,9 @@ def local(names: set[str]) -> set[str]:
 ONLY_IN = {
     "zmq": "stream.transport",
     "av": "stream.sources stream.sinks stream.extensions",
-    "transformers": "arr_coc.qwen",
-    "OpenGL": "arr_coc.ops.gl",
-    "cuda": "arr_coc.ops.cuda",
+    "transformers": "arr_coc.qwen arr_coc.finetune",
+    "OpenGL": "arr_coc.backends.gl",
+    "cuda": "arr_coc.backends.cuda",
     "httpx2": "stream.answer.api stream.mcp",
     "mcp": "stream.mcp",
     "starlette": "stream.extensions.web",
@@ -77,7 +77,9 @@ ONLY_IN = {
 
 ALLOWED = {
     **dict.fromkeys(("arr_coc.types", "arr_coc.errors", "arr_coc.resources", "stream.errors", "stream.clock"), ""),
-    "arr_coc.ops": "arr_coc.types arr_coc.errors arr_coc.budget arr_coc.resources arr_coc.ops",
+    "arr_coc.texture": "arr_coc.types arr_coc.errors arr_coc.budget arr_coc.resources arr_coc.texture",
+    "arr_coc.backends": "arr_coc.types arr_coc.errors arr_coc.resources arr_coc.texture arr_coc.backends",
+    "arr_coc.ops": "arr_coc.types arr_coc.errors arr_coc.budget arr_coc.texture arr_coc.backends arr_coc.ops",
 }
 """All project modules that a module or package may import."""
 

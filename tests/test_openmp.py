@@ -42,7 +42,7 @@ def variables_at_torch(modules: str, **settings: str) -> list[str]:
     [
         "arr_coc.model",
         "arr_coc.adaptation.adapt",
-        "arr_coc.qwen.finetune.collator",
+        "arr_coc.finetune.collator",
         "stream.runtime.answer_worker",
         "stream.runtime.frame_worker",
         "stream.config stream.runtime.frame_stages",

@@ -15,13 +15,13 @@ from arr_coc.allocation.packets import overview_packet
 from arr_coc.allocation.temporal import FeedbackPrior, Map
 from arr_coc.allocation.warping import Warp
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.ops.store.base import TextureView
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import encode_regions
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.relevance.history import FrameHistory
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 

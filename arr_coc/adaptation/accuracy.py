@@ -13,9 +13,9 @@ import torch
 from arr_coc.adaptation.cases import AllocatorCase, Embedder
 from arr_coc.adaptation.losses import LEAST_SHARE
 from arr_coc.allocation.attending import allocate
-from arr_coc.ops.regions import shape_map
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.texture.regions import shape_map
 
 SMALL_SHARE = 0.10
 

@@ -10,11 +10,11 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.errors import ModelError
-from arr_coc.ops.regions import paint
 from arr_coc.qwen.attention import unreadable_layer
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.texture.regions import paint
 from arr_coc.types import FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 

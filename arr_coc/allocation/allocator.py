@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.attending import STRATEGIES_ON_DEVICE, Tensions, check_strategy
-from arr_coc.allocation.evs import ComparedPicture
 from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector, SelectorOptions
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.group import GroupOfPictures, GroupOptions
 from arr_coc.allocation.history import HistoryTracker
-from arr_coc.allocation.inspection import AllocationMaps
+from arr_coc.allocation.strategies.evs import ComparedPicture
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none
-from arr_coc.allocation.zones import ZoneMaps, ZoneOptions
 from arr_coc.budget import (
     ADAPTIVE,
     AUTO,
@@ -31,8 +30,6 @@ from arr_coc.budget import (
     requested_tokens,
 )
 from arr_coc.errors import counted
-from arr_coc.ops.kernels import ArrayPool
-from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import (
@@ -43,9 +40,43 @@ from arr_coc.relevance.channels import (
     texture_array,
 )
 from arr_coc.relevance.union import UnitedQuestions
-from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TileMotion
+from arr_coc.texture.kernels import ArrayPool
+from arr_coc.texture.polygons import Polygon
+from arr_coc.texture.store.base import TextureView
+from arr_coc.types import Feedback, QueryEmbedding, TileGrid, TileMotion
 
 log = logging.getLogger(__name__)
+
+
+class ZoneMaps(Protocol):
+    """Maps of zones on the tile grids of one stream."""
+
+    def within(self, grid: TileGrid) -> torch.Tensor | None:
+        """Return the tiles that questions are about, bool [rows, cols] in host memory; None for all."""
+        ...
+
+    def weigh(self, values: torch.Tensor, grid: TileGrid, name: str = "relevance") -> torch.Tensor:
+        """Return a map float32 [rows, cols] times the weights of its tiles; 0 outside of what questions are about.
+
+        The same map under the same name gives the same tensor as before, so that what follows from it is kept.
+        """
+        ...
+
+
+class Zones(Protocol):
+    """Parts of a picture, as polygons with corners (x, y) in shares of it (`arr_coc.allocation.zones`)."""
+
+    @property
+    def weights(self) -> tuple[tuple[Polygon, float], ...]:
+        """Each polygon with the factor of the relevance of its tiles, 0 or more."""
+
+    @property
+    def focus(self) -> tuple[Polygon, ...]:
+        """The polygons that questions are about; none for the whole picture."""
+
+    def maps(self) -> ZoneMaps:
+        """Return the zones as maps, for one stream."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +105,7 @@ class AllocatorOptions:
     channels: str = AUTO
     limits: TokenLimits = DEFAULT_LIMITS
     memory: GroupOptions | None = None
-    zones: ZoneOptions | None = None
+    zones: Zones | None = None
 
     @property
     def tensions(self) -> Tensions:
@@ -142,14 +173,15 @@ class StreamAllocator:
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
         realiser = realiser or RelevanceRealiser(channels=_untrained_profile(self.options.channels))
-        self._channels = realiser.channels
-        load_profile(self._channels)
-        if self.options.channels not in (AUTO, self._channels):
+        self.channels = realiser.channels
+        """Profile of the texture's channels that the scorers read."""
+        load_profile(self.channels)
+        if self.options.channels not in (AUTO, self.channels):
             log.warning(
                 "the model's allocator was trained on the channels %s; it is given these, not %s",
-                *(self._channels, self.options.channels),
+                *(self.channels, self.options.channels),
             )
-        self.on_device = self.options.on_device and suits_device(self.options, self._channels)
+        self.on_device = self.options.on_device and suits_device(self.options, self.channels)
         """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
         self._questions = UnitedQuestions()
@@ -164,7 +196,7 @@ class StreamAllocator:
         if self.options.zones is None:
             self._zones = None
         else:
-            self._zones = ZoneMaps(self.options.zones)
+            self._zones = self.options.zones.maps()
         if self.options.memory is None:
             self.group = None
         else:
@@ -175,6 +207,11 @@ class StreamAllocator:
     def question(self) -> str:
         """The question, as text, or the first of several; empty before there is one."""
         return self._queries[0].text if self._queries else ""
+
+    @property
+    def newest(self) -> FrameAllocation | None:
+        """The frame that was allocated last; None before the first one of an epoch."""
+        return self._last
 
     @property
     def change(self) -> float:
@@ -326,7 +363,7 @@ class StreamAllocator:
             make = device_texture_array
         else:
             make = texture_array
-        texture = make(view, self._channels, self._texture)
+        texture = make(view, self.channels, self._texture)
         same_picture = last is not None and last.maps is not None and last.maps.texture is texture
         if last is not None and same_picture:
             last_inputs = last.inputs
@@ -373,29 +410,6 @@ class StreamAllocator:
         _ = frame.selection
         return frame
 
-    def inspect(self, stamp: FrameStamp) -> AllocationMaps | None:
-        """Return copies of the maps that a frame was allocated from, in host memory; None unless it is the newest."""
-        frame = self._last
-        if frame is None or frame.maps is None or frame.stamp != stamp:
-            return None
-        maps = frame.maps
-        staleness = frame.inputs.staleness
-
-        def copied(map_of_tiles: torch.Tensor) -> npt.NDArray[np.float32]:
-            return map_of_tiles.cpu().numpy().copy()
-
-        return AllocationMaps(
-            profile=self._channels,
-            channels=copied(maps.scored.channels),
-            entropy=copied(maps.scored.entropy),
-            scores=copied(frame.scores),
-            weights=copied(frame.weights),
-            frame_relevance=copied(maps.realised.relevance),
-            blended=copied(frame.relevance),
-            prior=None if maps.prior is None else copied(maps.prior),
-            staleness=None if staleness is None else copied(staleness),
-        )
-
     def copy_for_thread(self) -> StreamAllocator:
         """Return another allocator in host memory with the same options, weights and question, which knows nothing of
         this stream. For another thread, too."""
@@ -438,7 +452,7 @@ class StreamAllocator:
                     prior=FeedbackPrior(self._maps),
                     exploration=ExplorationTracker(self._maps),
                     selector=RegionSelector(selector),
-                    history=None if self._channels == "core13" else HistoryTracker(),
+                    history=None if self.channels == "core13" else HistoryTracker(),
                     picture=ComparedPicture() if options.strategy == "evs" else None,
                 ),
             )

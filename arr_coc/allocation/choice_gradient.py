@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.ops.regions import paint
+from arr_coc.texture.regions import paint
 from arr_coc.types import Allocation
 
 ChoiceGradient = Literal["straight-through", "gumbel"]

@@ -10,26 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.attending import (
-    VOID_STRUCTURE,
-    AllocationHistory,
-    AllocationRequest,
-    RegionChoice,
-    Tensions,
-    choose,
-    map_structure,
-    picture_structure,
-    resolve_strategy,
-)
+from arr_coc.allocation.attending import Tensions, choose, resolve_strategy
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest, RegionChoice
 from arr_coc.allocation.glance import GlanceOptions
+from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure, picture_structure
 from arr_coc.allocation.text_lines import line_tiles
 from arr_coc.allocation.warping import Warp
 from arr_coc.budget import ADAPTIVE, Budget, fixed_tokens, tokens_for
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.ops.covers import pyramid_means
-from arr_coc.ops.regions import REGION_AREAS, UNKNOWN, region_pool
 from arr_coc.relevance.balancing import RelevanceMaps
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.texture.covers import pyramid_means
+from arr_coc.texture.regions import REGION_AREAS, UNKNOWN, region_pool
 from arr_coc.types import Allocation, FrameStamp, TileVersions
 
 Map = npt.NDArray[np.float32]

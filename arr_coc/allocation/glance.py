@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import BudgetError, OptionError, counted
-from arr_coc.ops.regions import overview_regions
+from arr_coc.texture.regions import overview_regions
 from arr_coc.types import NS_PER_S
 
 AUTO_TOKENS = 64

@@ -13,9 +13,9 @@ import torch
 
 from arr_coc.allocation.temporal import RENEWAL, Map, attention_of
 from arr_coc.allocation.warping import Warp
-from arr_coc.ops.regions import paint
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.history import LONG_S, FrameHistory, with_history
+from arr_coc.texture.regions import paint
 from arr_coc.types import NS_PER_S, Feedback, TileMotion, TileVersions
 
 _TICK_NS = NS_PER_S // 4  # ages go in steps, so that a still scene has a still history

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-Map = npt.NDArray[np.float32]
+from arr_coc.types import FrameStamp
 
-SCORES = ("information", "perspective", "participation")
-"""The three ways of knowing, in the order of `FrameAllocation.scores`."""
+if TYPE_CHECKING:
+    import torch
+
+    from arr_coc.allocation.allocator import StreamAllocator
+
+Map = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,27 @@ class AllocationMaps:
     blended: Map
     prior: Map | None = None
     staleness: Map | None = None
+
+
+def inspect_newest(allocator: StreamAllocator, stamp: FrameStamp) -> AllocationMaps | None:
+    """Return copies of the maps that a frame was allocated from, in host memory; None unless it is the newest."""
+    frame = allocator.newest
+    if frame is None or frame.maps is None or frame.stamp != stamp:
+        return None
+    maps = frame.maps
+    staleness = frame.inputs.staleness
+
+    def copied(map_of_tiles: torch.Tensor) -> Map:
+        return map_of_tiles.cpu().numpy().copy()
+
+    return AllocationMaps(
+        profile=allocator.channels,
+        channels=copied(maps.scored.channels),
+        entropy=copied(maps.scored.entropy),
+        scores=copied(frame.scores),
+        weights=copied(frame.weights),
+        frame_relevance=copied(maps.realised.relevance),
+        blended=copied(frame.relevance),
+        prior=None if maps.prior is None else copied(maps.prior),
+        staleness=None if staleness is None else copied(staleness),
+    )

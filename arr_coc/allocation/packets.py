@@ -10,11 +10,10 @@ import torch
 
 from arr_coc.allocation.attending import Tensions
 from arr_coc.allocation.frame import FrameAllocation, SelectionInputs, SelectorOptions, TokenPlan
-from arr_coc.allocation.inspection import SCORES
 from arr_coc.errors import BudgetError, counted
-from arr_coc.ops.regions import level_count, overview_regions, region_mean
-from arr_coc.ops.store.base import TextureView
-from arr_coc.types import LEVELS, TILE_PX, FramePacket, TokenPacket, TokenReason
+from arr_coc.texture.regions import level_count, overview_regions, region_mean
+from arr_coc.texture.store.base import TextureView
+from arr_coc.types import LEVELS, SCORES, TILE_PX, FramePacket, TokenPacket, TokenReason
 
 
 @runtime_checkable

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.warping import CompiledMaps, Warp
-from arr_coc.ops.regions import overview_regions, paint, smooth_map, tile_counts
 from arr_coc.relevance.contradiction import GLANCE_TRUST
+from arr_coc.texture.regions import overview_regions, paint, smooth_map, tile_counts
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, TileVersions
 
 TAU_MS = 93.0

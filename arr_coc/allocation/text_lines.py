@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.covers import CoverTree, quadtree
-from arr_coc.ops.regions import (
+from arr_coc.texture.covers import CoverTree, quadtree
+from arr_coc.texture.regions import (
     Ints,
     exist_on,
     level_shape,

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.kernels import ArrayPool, library_or_none
 from arr_coc.relevance.kernel import kernel_path, load_kernel
+from arr_coc.texture.kernels import ArrayPool, library_or_none
 from arr_coc.types import TILE_PX, TileMotion
 
 Map = npt.NDArray[np.float32]
@@ -544,7 +544,7 @@ def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
 def structure_or_none(
     maps: torch.Tensor, surfaces: torch.Tensor | None, least: torch.Tensor, limits: tuple[float, float, float]
 ) -> torch.Tensor | None:
-    """`map_structure` of `arr_coc.allocation.attending` by the compiled kernel, or `picture_structure`; None if the
+    """`map_structure` of `arr_coc.allocation.structure` by the compiled kernel, or `picture_structure`; None if the
     reference is used.
 
     Args:

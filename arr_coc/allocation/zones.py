@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from arr_coc.ops.polygons import Polygon, covered_shares
+from arr_coc.texture.polygons import Polygon, covered_shares
 from arr_coc.types import TileGrid
 
 
@@ -24,9 +24,13 @@ class ZoneOptions:
     weights: tuple[tuple[Polygon, float], ...] = ()
     focus: tuple[Polygon, ...] = ()
 
+    def maps(self) -> ZonesOnTiles:
+        """Return the zones as maps, for one stream."""
+        return ZonesOnTiles(self)
 
-class ZoneMaps:
-    """Maps of zones on the tile grids of one stream; used by one thread."""
+
+class ZonesOnTiles:
+    """Maps of zones on the tile grids of one stream, as `ZoneMaps` of the allocator has them; used by one thread."""
 
     def __init__(self, options: ZoneOptions) -> None:
         self.options = options
@@ -39,14 +43,7 @@ class ZoneMaps:
         return torch.stack(tiles).any(dim=0) if tiles else None
 
     def weigh(self, values: torch.Tensor, grid: TileGrid, name: str = "relevance") -> torch.Tensor:
-        """Return a map times the weights of the tiles; 0 outside of what questions are about.
-
-        Args:
-            values: The map, float32 [rows, cols]. The same one of a name as before gives the same tensor, so that what
-                follows from it need not be made anew.
-            grid: Its tile grid.
-            name: Name under which the result is kept.
-        """
+        """Return a map float32 [rows, cols] times the weights of its tiles, kept under `name`."""
         entry = self._products.get(name)
         if entry is None or entry[0] is not values or entry[1] != grid:
             entry = values, grid, values * self._weights(grid, values.device)

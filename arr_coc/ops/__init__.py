@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from arr_coc.ops.backends import open_store
-    from arr_coc.ops.store.base import TextureStore
-    from arr_coc.ops.texturevlm.attention import hierarchical_attention, multiply_adds
-    from arr_coc.ops.texturevlm.composite import Composite, foveate
-    from arr_coc.ops.texturevlm.composite_layout import CompositePlacement
-    from arr_coc.ops.texturevlm.foveated import FoveatedPatches, sample_foveated
-    from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
-    from arr_coc.ops.texturevlm.texture import Foveation, Texture
-    from arr_coc.ops.texturevlm.video import VideoStream
+    from arr_coc.backends.registry import open_store
+    from arr_coc.ops.attention import hierarchical_attention, multiply_adds
+    from arr_coc.ops.composite import Composite, foveate
+    from arr_coc.ops.composite_layout import CompositePlacement
+    from arr_coc.ops.foveated import FoveatedPatches, sample_foveated
+    from arr_coc.ops.mipmaps import generate_mipmaps
+    from arr_coc.ops.texture import Foveation, Texture
+    from arr_coc.ops.video import VideoStream
+    from arr_coc.texture.store.base import TextureStore
 
 __all__ = [
     "Composite",
@@ -36,19 +36,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Composite": "arr_coc.ops.texturevlm.composite",
-    "FoveatedPatches": "arr_coc.ops.texturevlm.foveated",
-    "Foveation": "arr_coc.ops.texturevlm.texture",
-    "CompositePlacement": "arr_coc.ops.texturevlm.composite_layout",
-    "Texture": "arr_coc.ops.texturevlm.texture",
-    "TextureStore": "arr_coc.ops.store.base",
-    "VideoStream": "arr_coc.ops.texturevlm.video",
-    "foveate": "arr_coc.ops.texturevlm.composite",
-    "generate_mipmaps": "arr_coc.ops.texturevlm.mipmaps",
-    "hierarchical_attention": "arr_coc.ops.texturevlm.attention",
-    "multiply_adds": "arr_coc.ops.texturevlm.attention",
-    "open_store": "arr_coc.ops.backends",
-    "sample_foveated": "arr_coc.ops.texturevlm.foveated",
+    "Composite": "arr_coc.ops.composite",
+    "FoveatedPatches": "arr_coc.ops.foveated",
+    "Foveation": "arr_coc.ops.texture",
+    "CompositePlacement": "arr_coc.ops.composite_layout",
+    "Texture": "arr_coc.ops.texture",
+    "TextureStore": "arr_coc.texture.store.base",
+    "VideoStream": "arr_coc.ops.video",
+    "foveate": "arr_coc.ops.composite",
+    "generate_mipmaps": "arr_coc.ops.mipmaps",
+    "hierarchical_attention": "arr_coc.ops.attention",
+    "multiply_adds": "arr_coc.ops.attention",
+    "open_store": "arr_coc.backends.registry",
+    "sample_foveated": "arr_coc.ops.foveated",
 }
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.errors import counted
-from arr_coc.ops.regions import shape_map, tile_boxes
+from arr_coc.texture.regions import shape_map, tile_boxes
 from arr_coc.types import REGION_SHAPES
 
 LONGEST_PX = 1024

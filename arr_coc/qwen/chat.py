@@ -1,8 +1,8 @@
 """Whole prompts, from chat messages and from the output of a transformers processor.
 
 A message is a mapping of `role` to a name and of `content` to text, or to a list of parts: `{"type": "text", "text":
-…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.ops.pictures.to_rgb` accepts. Text from messages
-is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
+…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.texture.pictures.to_rgb` accepts. Text from
+messages is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Any, TypeAlias
 import torch
 
 from arr_coc.errors import ModelError, OptionError
-from arr_coc.ops.pictures import Rgb, to_rgb
-from arr_coc.qwen.finetune.forward import BatchInputs
-from arr_coc.qwen.finetune.pictures import ModelPicture, unpack
-from arr_coc.qwen.finetune.sequences import check_places, picture_places
 from arr_coc.qwen.pieces import Ids
+from arr_coc.qwen.processor_inputs import ModelPicture, ProcessorInputs, check_places, picture_places, unpack
 from arr_coc.qwen.prompt import IMAGE, TEMPLATE_ERRORS, render_chat
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import pad_to_max_aspect
+from arr_coc.texture.pictures import Rgb, to_rgb
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -73,12 +71,12 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message], *, thinking: b
     return ChatPrompt(pieces, " ".join(_texts_of(turns[-1])) if turns else "")
 
 
-def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:
+def prompts_of_inputs(qwen: QwenVL, inputs: ProcessorInputs) -> list[ChatPrompt]:
     """Return the prompts of a batch of sequences from the model's processor; padding is left out.
 
     Raises ShapeError if the tensors do not match or hold video, OptionError, and NonFiniteError.
     """
-    inputs = inputs.validate(int(qwen.model.config.get_text_config().vocab_size))
+    inputs.check(int(qwen.model.config.get_text_config().vocab_size))
     prep = qwen.preprocessing
     if inputs.pixel_values is None:
         pictures = []

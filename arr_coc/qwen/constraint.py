@@ -18,8 +18,8 @@ from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
-    from arr_coc.qwen.decode import Thoughts
     from arr_coc.qwen.qwenvl import QwenVL
+    from arr_coc.qwen.text_stream import Thoughts
 
 GRAMMARS_KEPT = 64
 """Compiled schemas that are kept: as many as a server has clients."""

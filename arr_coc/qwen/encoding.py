@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError, counted
-from arr_coc.ops.regions import region_scales
 from arr_coc.qwen.onednn import attend_all
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import grid_regions, to_tiles
@@ -46,6 +45,7 @@ from arr_coc.qwen.vision_cache import (
     full_refresh_due,
     select_for_refresh,
 )
+from arr_coc.texture.regions import region_scales
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, Steps, TileGrid, TokenPacket
 
 log = logging.getLogger(__name__)

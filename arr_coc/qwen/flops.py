@@ -16,7 +16,6 @@ from torch import nn
 
 from arr_coc.qwen.preprocess import MERGE
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.small_weights import SmallLinear
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 
 PATCHES_A_TOKEN = MERGE * MERGE
@@ -191,7 +190,10 @@ def _weights(module: nn.Module | None) -> int:
         parts = list(module.modules())
     else:
         parts = []
-    linear = sum(part.in_features * part.out_features for part in parts if isinstance(part, (nn.Linear, SmallLinear)))
+    linear = sum(part.in_features * part.out_features for part in parts if isinstance(part, nn.Linear))
+    linear += sum(
+        getattr(part, "weight_count", 0) for part in parts
+    )  # layers with small weights, which are no nn.Linear
     linear += sum(part.weight.numel() for part in parts if isinstance(part, nn.Conv1d))
     mixtures = [part for part in parts if hasattr(part, "experts") and hasattr(part, "gate")]
     return linear + sum(_mixture(part) for part in mixtures)

@@ -28,8 +28,6 @@ from arr_coc.qwen.onednn import use_onednn
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype, expands
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.small_weights import shrink_weights
-from arr_coc.qwen.weight_cache import WeightCache
 from arr_coc.qwen.weight_files import read_object
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, Any]
@@ -37,6 +35,9 @@ DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, Any]
 
 SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 """Strategies of accelerate to spread a model over devices."""
+
+SHRINKER = "arr_coc.qwen.small_weights.shrinker"
+"""Module that makes models in SMALL_DTYPES, imported for these only."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -72,13 +73,13 @@ def load_qwen(
         name: A folder, a name on the hub (`owner/model`), or None for the bundled model.
         device: `auto` is the first CUDA device, else the CPU.
         dtype: `auto` is the checkpoint's dtype, on the CPU that of `dtype_on_cpu`. `int8` and `int4` are made while the
-            model is loaded, on the CPU only (`small_weights.py`).
+            model is loaded, on the CPU only (`small_weights/`).
         device_map: As in transformers; it replaces `device`, or spreads the model over several devices by accelerate.
         token: Token of the hub, for private and gated models.
         allocator: A folder that `adapt` wrote, or a name on the hub. If None, the allocator in the model's folder
             `arr_coc` is loaded, if it was trained for these weights.
         cache_weights: With `int8` and `int4`, keep the weights in a sub-folder of the model's folder, and load them
-            from it if it exists (`weight_cache.py`).
+            from it if it exists (`small_weights/cache.py`).
 
     Raises:
         OptionError: `cache_weights` with another dtype.
@@ -106,12 +107,11 @@ def load_qwen(
         check_small_dtype(small, facts.quantised, model_id, experts=facts.experts_per_token, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts.for_device(cuda=False))
-    if small is not None and cache_weights:
-        cache = WeightCache(folder, small)
-    else:
-        cache = None
+    shrinker = None
+    if small is not None:
+        shrinker = importlib.import_module(SHRINKER).WeightShrinker(folder, small, cached=cache_weights)
     with quiet():
-        cached = None if cache is None else cache.load()
+        cached = None if shrinker is None else shrinker.load()
         model = cached
         if model is None:
             if small:
@@ -120,13 +120,11 @@ def load_qwen(
                 load_dtype = _dtype(dtype)
             model = _load_weights(folder, model_id, facts, load_dtype, target, device_map, to_small=small is not None)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
-        if small is None:
+        if shrinker is None:
             for key, weight in model.named_parameters():
                 _check_finite(model_id, key, weight)
         elif cached is None:
-            shrink_weights(model, small, partial(_check_finite, model_id))
-            if cache is not None:
-                cache.save(model)
+            shrinker.shrink(model, partial(_check_finite, model_id))
     if model.config.vision_config.model_type not in TOWER_FAMILIES:
         model.config.vision_config.model_type = facts.family.model_type
     use_onednn(model)
@@ -138,7 +136,7 @@ def load_qwen(
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
-    notices = (*facts.notices, *(() if cache is None else cache.notices))
+    notices = (*facts.notices, *(() if shrinker is None else shrinker.notices))
     return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, notices, small)
 
 

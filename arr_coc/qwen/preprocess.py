@@ -21,11 +21,11 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import ModelError, ShapeError
-from arr_coc.ops.pictures import Picture, Rgb, to_rgb
-from arr_coc.ops.regions import region_sides, token_positions
 from arr_coc.qwen.checkpoint import IMAGE_PROCESSOR_FILE, read_image_processor
 from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.texture.pictures import Picture, Rgb, to_rgb
+from arr_coc.texture.regions import region_sides, token_positions
 from arr_coc.types import TILE_PX, TileGrid
 
 __all__ = ["Picture", "Rgb", "to_frames", "to_rgb"]
@@ -35,8 +35,8 @@ def to_frames(pictures: Picture | Sequence[Picture]) -> list[Rgb]:
     """Convert one picture, or several (a list, or an array with an additional first axis), to a list of uint8
     [H, W, 3].
 
-    Accepted pictures and errors as `arr_coc.ops.pictures.to_rgb`; pictures of a list may differ in size. Also raises
-    ShapeError for an empty list.
+    Accepted pictures and errors as `arr_coc.texture.pictures.to_rgb`; pictures of a list may differ in size. Also
+    raises ShapeError for an empty list.
     """
     stacked = isinstance(pictures, (np.ndarray, torch.Tensor)) and pictures.ndim == 4
     if not stacked and not isinstance(pictures, (list, tuple)):

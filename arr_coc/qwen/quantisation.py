@@ -15,7 +15,7 @@ Place = Literal["nowhere", "cpu", "everywhere"]
 
 SmallDtype = Literal["int8", "int4"]
 SMALL_DTYPES: tuple[SmallDtype, ...] = ("int8", "int4")
-"""Dtypes to which weights are quantised as they are loaded (`small_weights.py`)."""
+"""Dtypes to which weights are quantised as they are loaded (`small_weights/`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class QwenVL:
 
     `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
     them; None if the model has none. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to which
-    its weights were reduced when it was loaded (`small_weights.py`).
+    its weights were reduced when it was loaded (`small_weights/`).
     """
 
     model: Any

@@ -14,11 +14,11 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
-from arr_coc.ops.regions import token_positions
 from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
+from arr_coc.texture.regions import token_positions
 from arr_coc.types import Steps, TileGrid, finish
 
 PATCHES = MERGE * MERGE

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.regions import token_positions
 from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import PixelNormalisation
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import PATCHES, VisualTokens
+from arr_coc.texture.regions import token_positions
 from arr_coc.types import REGION_SHAPES, TileGrid, TokenPacket
 
 Regions = npt.NDArray[np.int32]

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance import contradiction
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
@@ -38,6 +37,7 @@ from arr_coc.relevance.knowing import (
     QueryWeights,
 )
 from arr_coc.relevance.profiles import CORE
+from arr_coc.texture.kernels import ArrayPool
 from arr_coc.types import QueryEmbedding
 
 LANES = 16

@@ -39,8 +39,6 @@ from numpy.lib.stride_tricks import as_strided
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
-from arr_coc.ops.kernels import ArrayPool
-from arr_coc.ops.pictures import check_tensor
 from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.relevance.profiles import (
     CLUSTER_START,
@@ -56,6 +54,8 @@ from arr_coc.relevance.profiles import (
     TEXT_PROFILE,
     channel_count,
 )
+from arr_coc.texture.kernels import ArrayPool
+from arr_coc.texture.pictures import check_tensor
 from arr_coc.types import LEVELS, TILE_PX, TileVersions
 
 if TYPE_CHECKING:

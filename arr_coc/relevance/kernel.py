@@ -7,7 +7,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from arr_coc.ops.kernels import library_or_none, load_library
+from arr_coc.texture.kernels import library_or_none, load_library
 
 VERSION = 4
 """Of the kernel's interface, as `scores_version` of kernels/scores.cpp has it."""

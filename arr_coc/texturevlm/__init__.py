@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from arr_coc.ops.texturevlm.attention import hierarchical_attention
-    from arr_coc.ops.texturevlm.foveated import FoveatedPatches, sample_foveated
-    from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
-    from arr_coc.ops.texturevlm.texture import Texture
-    from arr_coc.ops.texturevlm.video import VideoStream
+    from arr_coc.ops.attention import hierarchical_attention
+    from arr_coc.ops.foveated import FoveatedPatches, sample_foveated
+    from arr_coc.ops.mipmaps import generate_mipmaps
+    from arr_coc.ops.texture import Texture
+    from arr_coc.ops.video import VideoStream
 
 __all__ = [
     "FoveatedPatches",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.kernels import library_or_none, load_library
+from arr_coc.texture.kernels import library_or_none, load_library
 from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, CodedMotion, FramePlanes, Layout, TileGrid, TileMotion
 from arr_coc.video import camera_motion, motion_search, tile_motion, tile_patches
 from arr_coc.video.motion_search import Box, FlowSearch, one_shift, texels_in

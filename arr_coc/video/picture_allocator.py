@@ -14,12 +14,12 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.errors import BudgetError
-from arr_coc.ops.store.base import TextureView
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.preprocess import Rgb, fit_tiles, grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import (
     NEEDS_TOKENS_ONLY,
     TILE_PX,

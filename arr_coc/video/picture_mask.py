@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.polygons import Polygon, touched_samples
-from arr_coc.ops.store.planes import SUBSAMPLING
+from arr_coc.texture.polygons import Polygon, touched_samples
+from arr_coc.texture.store.planes import SUBSAMPLING
 from arr_coc.types import TILE_PX, CodedMotion, FramePlanes, TileGrid
 
 Plane = npt.NDArray[np.uint8]

@@ -6,22 +6,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
+from arr_coc.backends.registry import open_gl_device, open_store
 from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.polygons import Polygon
-from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, DrawnTexture, TextureStore, TextureView
-from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
+from arr_coc.texture.polygons import Polygon
+from arr_coc.texture.store.base import LEASE_TIMEOUT_MS, Backend, DrawnTexture, TextureStore, TextureView
+from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileMotion, new_epoch
 from arr_coc.video.compiled_motion import motion_estimator
 from arr_coc.video.cuts import NO_CUT, CutVerdict
 from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
 from arr_coc.video.visible_cuts import ThumbnailPair, VisibleCutDetector
-
-if TYPE_CHECKING:
-    from arr_coc.ops.gl.device import GlDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +193,15 @@ class TextureUpdater:
             yield texture
 
     @property
-    def gl_device(self) -> GlDevice:
-        """OpenGL's device, with which a context for `drawing` shares its objects (`GlDevice.make_context`).
+    def gl_device(self) -> Any:
+        """OpenGL's device, with which a context for `drawing` shares its objects (`GlDevice.make_context` of
+        `arr_coc.backends.gl.device`).
 
         Raises StoreError if the texture is none of OpenGL, BackendMissing if OpenGL does not work here.
         """
         if self._options.backend != "gl":
             raise StoreError(f"OpenGL draws from a texture with texture.backend = gl, not {self._options.backend}")
-        from arr_coc.ops.gl.device import open_device
-
-        return open_device(self._options.interop)
+        return open_gl_device(self._options.interop)
 
     def close(self) -> None:
         """Refuses new leases. May be called twice."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.store.planes import SUBSAMPLING
+from arr_coc.texture.store.planes import SUBSAMPLING
 from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 from arr_coc.video.cuts import CutVerdict, SceneCutDetector
 from arr_coc.video.motion import Thumbnail

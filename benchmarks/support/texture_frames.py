@@ -225,7 +225,7 @@ class GenerateMipmap:
 
     def __init__(self, grid: TileGrid) -> None:
         """Raise BackendMissing if nothing here gives OpenGL."""
-        from arr_coc.ops.gl.device import open_device
+        from arr_coc.backends.gl.device import open_device
 
         self._device, self._shape = open_device(), (grid.padded_height_px, grid.padded_width_px)
         self._rgba = np.empty((*self._shape, 4), np.uint8)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal, Protocol, get_args
 
 from arr_coc.allocation.group import GroupOptions
-from arr_coc.ops.polygons import Polygon
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.texture.polygons import Polygon
 from evaluation.errors import ChoiceError
 from evaluation.strategies.base import Ask, Budget, Strategy
 from evaluation.strategies.camera import MAX_TOKENS, CameraOptions, StreamCamera

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from arr_coc.errors import ShapeError, counted
-from arr_coc.ops.pictures import to_rgb
+from arr_coc.texture.pictures import to_rgb
 from evaluation.errors import QuestionsError
 from evaluation.frames import Sampling, frames_of, scaled_down
 from evaluation.public.subtitles import before_question

@@ -26,12 +26,12 @@ import torch
 from torch import nn
 
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.inspection import SCORES
 from arr_coc.budget import relevance_spread
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser
+from arr_coc.types import SCORES
 from evaluation.other_questions import other_questions
 from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE, allocator_for
 from evaluation.strategies.base import Ask, Budget, Reply, Strategy, stamps_of

@@ -14,14 +14,14 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.zones import ZoneOptions
-from arr_coc.ops.polygons import Polygon
-from arr_coc.ops.store.base import TextureView
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult
+from arr_coc.texture.polygons import Polygon
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from arr_coc.video.group_packets import GroupPackets
 from arr_coc.video.texture_updater import TextureUpdater

@@ -16,7 +16,7 @@ from stream.protocol.messages import IdleGrant, IdleReply, IdleRequest
 if TYPE_CHECKING:
     from arr_coc.allocation.frame import FrameAllocation
     from arr_coc.allocation.group import GroupOfPictures
-    from arr_coc.ops.store.base import TextureView
+    from arr_coc.texture.store.base import TextureView
 
 
 class IdlePhase(Enum):

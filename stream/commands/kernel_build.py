@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arr_coc.ops.kernels import SETTING, is_checkout
 from arr_coc.resources import CHECKOUT
+from arr_coc.texture.kernels import SETTING, is_checkout
 from stream.commands.outcome import report_note
 
-KERNELS = ("ops/store/tiles", "relevance/scores", "video/motion_kernel", "qwen/linear")
+KERNELS = ("texture/store/tiles", "relevance/scores", "video/motion_kernel", "qwen/small_weights/linear")
 """Kernels below the folder of `arr_coc`, without their suffix, as setup.py names them."""
 
 LIMIT_S = 600.0

@@ -249,7 +249,7 @@ def texture(
     """
     part = f"texture {backend}"
     state: State = "broken" if backend == configured_backend else "absent"
-    command = trial or python_command("arr_coc.ops.backends", backend)
+    command = trial or python_command("arr_coc.backends.registry", backend)
     try:
         process = subprocess.run(
             command,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import counted
-from arr_coc.ops.regions import exist_on
+from arr_coc.texture.regions import exist_on
 from arr_coc.types import (
     EMBEDDING_COMPONENTS,
     REGION_SHAPES,

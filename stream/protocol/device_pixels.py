@@ -16,7 +16,7 @@ from stream.protocol.messages import PixelPlace
 if TYPE_CHECKING:
     import torch
 
-    from arr_coc.ops.cuda.ipc import OpenedMemory, SharedMemory
+    from arr_coc.backends.cuda.ipc import OpenedMemory, SharedMemory
 
 
 class PixelSender(Protocol):
@@ -100,7 +100,7 @@ class IpcPixelSender:
             self._memory = None
 
     def _shared_memory(self) -> SharedMemory:
-        from arr_coc.ops.cuda.ipc import SharedMemory
+        from arr_coc.backends.cuda.ipc import SharedMemory
 
         if self._memory is None:
             self._memory = SharedMemory(self._device)
@@ -127,7 +127,7 @@ class IpcPixelReceiver:
             raise TransportError(f"the pixels of packet {place.number} cannot be read: {error}") from error
 
     def _memory_at(self, place: PixelPlace) -> OpenedMemory:
-        from arr_coc.ops.cuda.ipc import HANDLE_BYTES, OpenedMemory
+        from arr_coc.backends.cuda.ipc import HANDLE_BYTES, OpenedMemory
 
         if len(place.handle) != HANDLE_BYTES:
             raise TransportError("a place between processes needs a CUDA IPC handle")

@@ -20,17 +20,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocation.inspection import SCORES, AllocationMaps
+from arr_coc.allocation.inspection import AllocationMaps, inspect_newest
 from arr_coc.errors import counted
 from arr_coc.relevance.profiles import SIGNED_NAMES, channel_names
-from arr_coc.types import LEVELS, NS_PER_S, REGION_SHAPES, TILE_PX, TileMotion
+from arr_coc.types import LEVELS, NS_PER_S, REGION_SHAPES, SCORES, TILE_PX, TileMotion
 from stream.errors import TransportError
 from stream.media import MapLayer
 
 if TYPE_CHECKING:
+    from arr_coc.allocation.allocator import StreamAllocator
     from arr_coc.allocation.frame import FrameAllocation
-    from arr_coc.allocation.group import GroupFrame
-    from arr_coc.ops.store.base import TextureView
+    from arr_coc.allocation.group_frame import GroupFrame
+    from arr_coc.texture.store.base import TextureView
 
 KIND = ord("I")
 HEADER = struct.Struct("<BBHI")
@@ -126,11 +127,11 @@ def inspected_frame(
     view: TextureView,
     frame: FrameAllocation,
     images: dict[int, npt.NDArray[np.uint8]],
-    maps: AllocationMaps | None,
+    allocator: StreamAllocator,
     motion: TileMotion | None = None,
     *,
     tokens: int | None = None,
-    query: str = "",
+    with_maps: bool = True,
 ) -> InspectedFrame:
     """Return all data about a frame's allocation, while its lease lasts.
 
@@ -138,13 +139,14 @@ def inspected_frame(
         view: texture of the frame.
         frame: allocation of the frame.
         images: copies of the frame's mipmap levels, uint8 RGB [H, W, 3], by level.
-        maps: maps of the allocation; None includes its relevance only.
+        allocator: the allocator, of whose newest frame the maps are, and the question that they belong to.
         motion: motion of the tiles since the frame before; None if none moved.
         tokens: number of tokens that the model reads; None if it is that of the regions.
-        query: question that the maps belong to.
+        with_maps: whether the maps of the allocation are part of it; if not, its relevance only.
     """
     relevance = frame.relevance.cpu().numpy()
     grid = view.grid
+    maps = inspect_newest(allocator, view.stamp) if with_maps else None
     named_maps = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
     if maps is not None:
         named_maps = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
@@ -166,7 +168,7 @@ def inspected_frame(
         weights={name: float(weight) / total for name, weight in zip(SCORES, weights, strict=True)},
         images=images,
         profile="" if maps is None else maps.profile,
-        query=query,
+        query=allocator.question,
     )
 
 

@@ -14,10 +14,10 @@ import cv2
 import torch
 from msgspec import structs
 
+from arr_coc.backends.registry import probe_backend
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.backends import probe_backend
-from arr_coc.ops.store.base import Backend
-from arr_coc.ops.store.native import kernel_in_use
+from arr_coc.texture.store.base import Backend
+from arr_coc.texture.store.native import kernel_in_use
 from arr_coc.types import FramePlanes, TileMotion
 from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.texture_updater import TextureUpdater

@@ -132,7 +132,7 @@ def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, level
         with texture.lease() as view:
             frame = allocator.allocate(view)
             images = {level: crop_level(view, level).copy() for level in known_levels(levels)}
-            return inspected_frame(view, frame, images, allocator.inspect(view.stamp), query=allocator.question)
+            return inspected_frame(view, frame, images, allocator)
 
 
 def encode_inspection(frame: InspectedFrame, unix_ns: int = 0, first_frame: int = 0) -> bytes:

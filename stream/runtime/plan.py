@@ -14,7 +14,7 @@ from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
-from arr_coc.ops.store.planes import Thresholds
+from arr_coc.texture.store.planes import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController, target_off
@@ -227,7 +227,7 @@ def texture_interop(config: Config, backend: str) -> tuple[int | None, Notice | 
         device = None
     if device is None:
         return None, None
-    from arr_coc.ops.cuda.interop import interop_problem
+    from arr_coc.backends.cuda.interop import interop_problem
 
     problem = interop_problem(device)
     if problem is None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from arr_coc.ops.regions import first_tiles, region_sides, shape_map
+from arr_coc.texture.regions import first_tiles, region_sides, shape_map
 from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX
 from stream.media import AllocationOverlay, LabelledBox, MapLayer
 from stream.sinks.fonts import TextRenderer

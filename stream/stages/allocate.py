@@ -18,7 +18,7 @@ from arr_coc.allocation import packets
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.errors import BudgetError, StoreError, StoreReplaced
-from arr_coc.ops.store.base import TextureView
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import (
     NS_PER_S,
     Feedback,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocation.zones import ZoneOptions
-from arr_coc.ops.polygons import points_inside
+from arr_coc.texture.polygons import points_inside
 from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from stream.clock import Clock
 from stream.errors import TransportError
@@ -24,6 +23,9 @@ from stream.protocol.detections import DetectedBoxes, read_detections
 from stream.transport.links import FrameSubscriber
 from stream.transport.security import ClientCurve
 from stream.untrusted import MIB
+
+if TYPE_CHECKING:
+    from arr_coc.allocation.allocator import Zones
 
 OVERLAP = 0.1
 """Least intersection over union of two boxes of one thing: between two messages it may move by half of its size."""
@@ -140,10 +142,10 @@ class DetectionFeed:
         address: DetectionAddress,
         clock: Clock,
         unix_ns: Callable[[], int] = time.time_ns,
-        zones: ZoneOptions | None = None,
+        zones: Zones | None = None,
     ) -> None:
         self._address = address
-        self._zones = zones or ZoneOptions()
+        self._zones = zones
         self._hold_ns = round(address.hold_s * NS_PER_S)
         self._clock = clock
         self._unix_ns = unix_ns
@@ -251,6 +253,8 @@ class DetectionFeed:
         """Return which boxes [N, 4] are of things that may be new: bool [N]."""
         middles = (boxes[:, :2] + boxes[:, 2:]) / 2
         counts = np.ones(len(boxes), bool)
+        if self._zones is None:
+            return counts
         for polygon, weight in self._zones.weights:
             if weight == 0:
                 counts &= ~points_inside(polygon, middles)

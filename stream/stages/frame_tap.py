@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.group import GroupFrame
-from arr_coc.ops.store.base import TextureView
+from arr_coc.allocation.group_frame import GroupFrame
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import NS_PER_S, FrameStamp, TileMotion
 from stream.control import WAIT_MS
 from stream.events import AskedPicture, FrameMap
 from stream.media import AllocationOverlay, MapLayer
 from stream.protocol.buffers import SlotTable
-from stream.protocol.inspection import InspectedFrame, crop_level, inspected_frame, known_levels, layers_of
+from stream.protocol.inspection import crop_level, inspected_frame, known_levels, layers_of
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureBuffers, PictureExchange, PictureRequest, ViewedFrame, level_for
 
@@ -108,7 +108,7 @@ class FrameTap:
         if self._overlays is not None:
             layers: tuple[MapLayer, ...] = ()
             if self.policy.layers:
-                inspected = self._inspect_frame(view, frame, motion, {}, group_frame)
+                inspected = inspected_frame(view, frame, {}, self._allocator, motion)
                 layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
             relevance = frame.relevance.cpu().numpy()
             self._overlay = AllocationOverlay(
@@ -187,7 +187,12 @@ class FrameTap:
         inspected = None
         if (inspection := request.inspect) is not None:
             images = copied(known_levels(inspection.levels))
-            inspected = self._inspect_frame(view, frame, motion, images, group_frame, with_maps=inspection.maps)
+            tokens = self.tokens_of(frame)
+            inspected = inspected_frame(
+                view, frame, images, self._allocator, motion, tokens=tokens, with_maps=inspection.maps
+            )
+            if group_frame is not None:
+                inspected = replace(inspected, group=group_frame)
         return ViewedFrame(
             frame_index=view.stamp.frame_index,
             capture_ns=view.stamp.capture_ns,
@@ -198,26 +203,6 @@ class FrameTap:
             levels=levels,
             inspected=inspected,
         )
-
-    def _inspect_frame(
-        self,
-        view: TextureView,
-        frame: FrameAllocation,
-        motion: TileMotion | None,
-        images: dict[int, npt.NDArray[np.uint8]],
-        group_frame: GroupFrame | None,
-        *,
-        with_maps: bool = True,
-    ) -> InspectedFrame:
-        if with_maps:
-            maps = self._allocator.inspect(view.stamp)
-        else:
-            maps = None
-        query = self._allocator.question
-        inspection = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
-        if group_frame is None:
-            return inspection
-        return replace(inspection, group=group_frame)
 
 
 def packed_map(frame: FrameAllocation) -> FrameMap:

@@ -14,7 +14,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, ShapeError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.decode import TextStream
+from arr_coc.qwen.text_stream import TextStream
 from tests.support.models import FAMILIES, tiny_qwen
 
 QUERY = "Is the cat sleeping?"
@@ -187,7 +187,7 @@ def test_a_generation_config_is_followed(model: ARRCOCQwen) -> None:
     sample = model.generate(picture(1), QUERY, generation_config=sampling, seed=3).text
     assert sample == model.generate(picture(1), QUERY, max_tokens=9, temperature=1.5, top_p=0.9, top_k=40, seed=3).text
     assert model.generate(picture(1), QUERY, 5, generation_config=sampling, top_k=1, seed=3).text == greedy.text
-    model.generate(picture(1), QUERY, 1, generation_config=model.model.generation_config)
+    model.generate(picture(1), QUERY, 1, generation_config=model.qwen.model.generation_config)
 
 
 @pytest.mark.parametrize(

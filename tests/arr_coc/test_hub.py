@@ -11,9 +11,9 @@ from huggingface_hub import RepoUrl, errors
 
 from arr_coc import hub
 from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
+from arr_coc.finetune.module import TrainableQwen
 from arr_coc.hub import ALLOCATOR_FILES, WANTED_FILES, bundled_model_path, download, local_folder
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.model import ARRCOCQwen
 from tests.support.models import tiny_qwen
 
 
@@ -85,7 +85,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 @pytest.mark.parametrize("name", ["acme/tiny", "tiny"])
 def test_a_model_is_uploaded_as_it_is_saved(fake_hub: FakeHub, tmp_path: Path, name: str) -> None:
-    model = ARRCOCQwen(tiny_qwen())
+    model = TrainableQwen(tiny_qwen())
     address = model.push_to_hub(name, private=True, token="hf_secret", message="Add a model")
     assert address == "https://huggingface.co/acme/tiny"
     assert fake_hub.repository == {"repo_id": name, "private": True, "token": "hf_secret", "exist_ok": True}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
+from arr_coc.backends.registry import open_store
+from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks import precision, texture
 from benchmarks.support.texture_frames import (

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.cuda import interop
-from arr_coc.ops.gl import device as gl_device
-from arr_coc.ops.gl import store as gl_store
-from arr_coc.ops.gl.device import GlDevice
+from arr_coc.backends.cuda import interop
+from arr_coc.backends.gl import device as gl_device
+from arr_coc.backends.gl import store as gl_store
+from arr_coc.backends.gl.device import GlDevice
 from arr_coc.types import LEVELS
 from stream.doctor.gpu.sharing import gl_level
 from tests.cuda_on_cpu.machine import CpuMachine

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.ops.cuda import device
-from arr_coc.ops.cuda.device import LEGACY_STREAM, KernelSet, call
+from arr_coc.backends.cuda import device
+from arr_coc.backends.cuda.device import LEGACY_STREAM, KernelSet, call
 from arr_coc.resources import kernel_folder
 
 HERE = Path(__file__).resolve().parent

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.ops.kernels import SETTING
+from arr_coc.texture.kernels import SETTING
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.answer.model import Packet
 from stream.answer.scheduler import AnswerScheduler

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.ops.polygons import box_polygon, touched_samples
+from arr_coc.texture.polygons import box_polygon, touched_samples
 from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig

@@ -38,7 +38,7 @@ CONSTANT = {
 """They print the program's own texts, and no others."""
 
 ELSEWHERE = {
-    ("arr_coc.ops.backends", "main", "print"),
+    ("arr_coc.backends.registry", "main", "print"),
     ("stream.runtime.answer_worker", "main", "traceback.print_exc"),
     ("stream.runtime.fork_server", "_run_and_exit", "traceback.print_exc"),
     ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from arr_coc.allocation.attending import RegionChoice, Tensions
+from arr_coc.allocation.attending import Tensions
+from arr_coc.allocation.choice import RegionChoice
 from arr_coc.allocation.frame import (
     FrameAllocation,
     RegionSelector,

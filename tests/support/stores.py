@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from arr_coc.backends.gl.buffers import MappedBuffer
+from arr_coc.backends.gl.device import GlDevice, find_device, open_device
+from arr_coc.backends.registry import open_store, probe_backend
 from arr_coc.errors import DeviceLost, StoreError
-from arr_coc.ops.backends import open_store, probe_backend
-from arr_coc.ops.gl.buffers import MappedBuffer
-from arr_coc.ops.gl.device import GlDevice, find_device, open_device
-from arr_coc.ops.kernels import SETTING
-from arr_coc.ops.store.base import Backend, CpuStore, TexelReader, TextureStore
-from arr_coc.ops.store.native import kernel_path, load_kernel
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.texture.kernels import SETTING
+from arr_coc.texture.store.base import Backend, CpuStore, TexelReader, TextureStore
+from arr_coc.texture.store.native import kernel_path, load_kernel
+from arr_coc.texture.store.planes import Plane, PlaneFormat
 from arr_coc.types import FramePlanes
 from arr_coc.video import texture_updater as updater
 

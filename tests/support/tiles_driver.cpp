@@ -1,5 +1,5 @@
 // Drives kernels/tiles.cpp where Python cannot: on another processor, under an emulator. Reads from stdin the texture
-// as arr_coc/ops/store/native.py describes it, limits int32 [2], two frames, and regions; writes what differs, all levels, and
+// as arr_coc/texture/store/native.py describes it, limits int32 [2], two frames, and regions; writes what differs, all levels, and
 // the regions' pixels.
 #include "../../kernels/tiles.cpp"
 

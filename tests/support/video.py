@@ -17,8 +17,8 @@ from av.stream import Disposition
 from PIL import ExifTags
 from PIL import Image as PictureFile
 
-from arr_coc.ops.store.base import MemoryTexels, TextureView
-from arr_coc.ops.store.raster import rgb_matrix
+from arr_coc.texture.store.base import MemoryTexels, TextureView
+from arr_coc.texture.store.raster import rgb_matrix
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TileVersions
 from stream.doctor.gpu.reference import SUBSAMPLINGS as SUBSAMPLINGS
 from stream.doctor.gpu.reference import copy_planes as copy_planes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from arr_coc.ops.regions import overview_regions
+from arr_coc.texture.regions import overview_regions
 from arr_coc.types import TileGrid
 from stream.scenes.drawing import GroundTruth
 from training.clips import demo_worlds

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
+from arr_coc.allocation.attending import allocate_frame
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.text_lines import LEAST_RUN, Levels, line_strength, line_tiles
-from arr_coc.ops.regions import first_tiles, overview_regions, region_sides
+from arr_coc.texture.regions import first_tiles, overview_regions, region_sides
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.ops.regions import overview_regions
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.texture.regions import overview_regions
 from arr_coc.types import FrameStamp, TokenPacket, time_text
 from arr_coc.video.picture_allocator import PictureAllocator
 from stream.answer.api.packet_pictures import packet_part

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import ModelError
-from arr_coc.ops.texturevlm.composite_layout import CompositeLayout, cut_out, draw, layout_of, whole_layout
+from arr_coc.ops.composite_layout import CompositeLayout, cut_out, draw, layout_of, whole_layout
 from arr_coc.types import FramePacket, TileGrid
 from stream.answer.api.uuids import uuid_of
 

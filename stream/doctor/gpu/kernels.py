@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from arr_coc.backends.cuda.device import CudaDevice, compile_kernel, find_device, shipped_ptx
+from arr_coc.backends.cuda.nvrtc import compile_source, nvrtc_version
+from arr_coc.backends.cuda.store import CudaStore
+from arr_coc.backends.cuda.view import CudaView
+from arr_coc.backends.gl.store import GlStore
+from arr_coc.backends.registry import open_store
 from arr_coc.errors import BackendMissing
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.cuda.device import CudaDevice, compile_kernel, find_device, shipped_ptx
-from arr_coc.ops.cuda.nvrtc import compile_source, nvrtc_version
-from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.cuda.view import CudaView
-from arr_coc.ops.gl.store import GlStore
-from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.relevance.channels import texture_array
+from arr_coc.texture.store.base import TextureStore
+from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, REGION_SHAPES, FramePlanes
 from stream.doctor.gpu.checks import CheckFailed, CheckResult
 from stream.doctor.gpu.reference import (

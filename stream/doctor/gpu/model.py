@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.backends.cuda.device import find_device
+from arr_coc.backends.registry import open_store
 from arr_coc.errors import counted
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.cuda.device import find_device
-from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.qwen.batching import captured
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.texture.store.planes import PlaneFormat
 from arr_coc.video.picture_allocator import PictureAllocator
 from stream.doctor.gpu.checks import CheckFailed, CheckResult
 from stream.doctor.gpu.reference import Picture, random_picture, require_close, rgb_planes, stamp

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.store.base import TextureStore
+from arr_coc.texture.store.base import TextureStore
 from arr_coc.types import LEVELS, REGION_SHAPES, Colour, FramePlanes, FrameStamp, Layout, TileGrid
 from stream.doctor.gpu.checks import CheckFailed
 

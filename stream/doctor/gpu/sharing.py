@@ -10,17 +10,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from arr_coc.backends.cuda.device import call, find_device
+from arr_coc.backends.cuda.interop import GlCudaStore, MappedTexture, interop_problem
+from arr_coc.backends.cuda.ipc import FIRST_REGIONS, OpenedMemory, SharedMemory
+from arr_coc.backends.cuda.memory import StreamOrder
+from arr_coc.backends.gl import device as gl_device
+from arr_coc.backends.gl.device import GlDevice
+from arr_coc.backends.gl.texture import TileTexture
+from arr_coc.backends.gl.upload import plan_upload
 from arr_coc.errors import BackendMissing, counted
-from arr_coc.ops.cuda.device import call, find_device
-from arr_coc.ops.cuda.interop import GlCudaStore, MappedTexture, interop_problem
-from arr_coc.ops.cuda.ipc import FIRST_REGIONS, OpenedMemory, SharedMemory
-from arr_coc.ops.cuda.memory import StreamOrder
-from arr_coc.ops.gl import device as gl_device
-from arr_coc.ops.gl.device import GlDevice
-from arr_coc.ops.gl.texture import TileTexture
-from arr_coc.ops.gl.upload import plan_upload
-from arr_coc.ops.packing import cover
-from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
+from arr_coc.texture.packing import cover
+from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, TileGrid
 from stream.doctor.gpu.checks import CheckAbsent, CheckFailed, CheckResult, GpuCheck
 from stream.doctor.gpu.kernels import WAIT_MS, both_stores

@@ -12,12 +12,12 @@ import numpy as np
 import psutil
 import torch
 
+from arr_coc.backends.cuda.device import CudaDevice, call, find_device
+from arr_coc.backends.cuda.memory import StagingBuffer
+from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.errors import counted
-from arr_coc.ops.cuda.device import CudaDevice, call, find_device
-from arr_coc.ops.cuda.memory import StagingBuffer
-from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
+from arr_coc.texture.store.base import TextureStore
+from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, Layout
 from stream.doctor.gpu.checks import CheckFailed, CheckResult
 from stream.doctor.gpu.kernels import LARGE_SIZES, WAIT_MS, both_stores
@@ -52,7 +52,7 @@ def cuda_store() -> CheckResult:
 
 def gl_store() -> CheckResult:
     """Follow streams of every format with the OpenGL store."""
-    from arr_coc.ops.gl.device import open_device
+    from arr_coc.backends.gl.device import open_device
 
     device = open_device()
     count = _follow("gl", large=False, frames=3 if device.software else FRAMES)

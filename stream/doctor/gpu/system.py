@@ -54,7 +54,7 @@ def torch_cuda() -> CheckResult:
     """Multiply matrices on the device as torch gives it, and compare with the CPU."""
     import torch
 
-    from arr_coc.ops.cuda.device import find_device
+    from arr_coc.backends.cuda.device import find_device
 
     try:
         device = find_device()
@@ -77,7 +77,7 @@ def torch_cuda() -> CheckResult:
 
 def opengl() -> CheckResult:
     """Open the best OpenGL device; a CPU that draws is named as such."""
-    from arr_coc.ops.gl.device import open_device
+    from arr_coc.backends.gl.device import open_device
 
     try:
         device = open_device()

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, choose
+from arr_coc.allocation.attending import choose
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.packets import packet_from
-from arr_coc.ops.cuda.device import CudaDevice, call, find_device
-from arr_coc.ops.cuda.frames import format_of
-from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.planes import PlaneFormat, Thresholds
+from arr_coc.backends.cuda.device import CudaDevice, call, find_device
+from arr_coc.backends.cuda.frames import format_of
+from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
@@ -29,6 +28,8 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.texture.store.base import TextureStore
+from arr_coc.texture.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, FrameStamp, TileGrid, TokenPacket
 from stream.doctor.gpu.checks import CheckFailed, CheckResult, Figure, GpuCheck
 from stream.doctor.gpu.model import QUERY, TEXT_TOKENS, disable_end_tokens, picture_allocator, pictures
@@ -396,8 +397,8 @@ def model() -> CheckResult:
 
 def opengl() -> CheckResult:
     """Time the OpenGL store."""
-    from arr_coc.ops.gl.device import open_device
-    from arr_coc.ops.gl.store import GlStore
+    from arr_coc.backends.gl.device import open_device
+    from arr_coc.backends.gl.store import GlStore
 
     gl = open_device()
     scene = make_scene(*(SMALL if gl.software else LARGE), torch.device("cpu"))
@@ -427,8 +428,8 @@ def _frame_times(
 
 def interop() -> CheckResult:
     """Time frames in a shared texture and frames that are read back, and count after how many sharing has paid."""
-    from arr_coc.ops.gl import device as gl_device
-    from arr_coc.ops.gl.store import GlStore
+    from arr_coc.backends.gl import device as gl_device
+    from arr_coc.backends.gl.store import GlStore
 
     device = find_device()
     gl = gl_device.open_device(device.index)

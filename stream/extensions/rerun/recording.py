@@ -21,7 +21,7 @@ from collections import deque
 import numpy as np
 from PIL import Image
 
-from arr_coc.ops.regions import tile_boxes
+from arr_coc.texture.regions import tile_boxes
 from arr_coc.types import NS_PER_MS, NS_PER_S, REGION_SHAPES, TILE_PX
 from stream.events import (
     Answer,

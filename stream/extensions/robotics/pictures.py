@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.regions import region_mean, tile_boxes
+from arr_coc.texture.regions import region_mean, tile_boxes
 from arr_coc.types import NS_PER_S, REGION_SHAPES, TILE_PX
 from stream.events import AskedPicture, Event, FrameMap, FrameReady
 from stream.protocol.picture_files import encode_jpeg

@@ -313,6 +313,6 @@ def test_the_library_takes_an_allocator_by_name(qwen: QwenVL, tmp_path: Path) ->
     tiny = load_qwen(folder)
     layer = new_layer(tiny, "film")
     layer.save_pretrained(tmp_path / "made")
-    assert ARRCOCQwen.from_pretrained(folder, allocator=tmp_path / "made").allocator.config == layer.config
+    assert ARRCOCQwen.from_pretrained(folder, allocator=tmp_path / "made").qwen.allocator.config == layer.config
     with pytest.raises(ModelError, match="no allocator: there is no folder"):
         ARRCOCQwen.from_pretrained(folder, allocator=tmp_path / "nosuch")

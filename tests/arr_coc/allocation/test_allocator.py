@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
+from arr_coc.allocation.attending import Tensions
 from arr_coc.allocation.frame import VOID_HYSTERESIS, RegionSelector, SelectorOptions
+from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure
 from arr_coc.allocation.temporal import ChangeMeter
 from arr_coc.budget import Budget, TokenLimits, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError

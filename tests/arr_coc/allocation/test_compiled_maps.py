@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.allocation.attending import CLEAR, map_structure, picture_structure
+from arr_coc.allocation.structure import CLEAR, map_structure, picture_structure
 from arr_coc.allocation.temporal import ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps
-from arr_coc.ops.kernels import SETTING, ArrayPool
 from arr_coc.relevance.kernel import kernel_path, load_kernel
+from arr_coc.texture.kernels import SETTING, ArrayPool
 from arr_coc.types import Feedback, FrameStamp, TileMotion, TileVersions
 
 pytestmark = pytest.mark.skipif(

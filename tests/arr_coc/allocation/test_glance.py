@@ -13,8 +13,8 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import LEAST_REGIONS, LEAST_S, UNKNOWN_SHARE, GlanceOptions, GlancePolicy
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
 from arr_coc.errors import BudgetError, OptionError
-from arr_coc.ops.regions import level_count, overview_regions, tile_counts
 from arr_coc.relevance.contradiction import GLANCE_TRUST
+from arr_coc.texture.regions import level_count, overview_regions, tile_counts
 from arr_coc.types import NS_PER_S, Feedback, QueryEmbedding
 from tests.support.motion import pan
 from tests.support.video import PictureStream, scenery

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.inspection import inspect_newest
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import texture_array
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
@@ -35,7 +36,7 @@ def test_the_newest_frame_shows_what_it_was_allocated_from() -> None:
     allocator.set_query(question())
     view = stream.show(scenery(ROWS, COLS))
     frame = allocator.allocate(view)
-    maps = allocator.inspect(view.stamp)
+    maps = inspect_newest(allocator, view.stamp)
     assert maps is not None
     assert maps.profile == "core13"
     np.testing.assert_array_equal(maps.channels, texture_array(view).channels.numpy())
@@ -50,7 +51,7 @@ def test_an_inspection_keeps_its_numbers_while_frames_go_on() -> None:
     allocator, stream = StreamAllocator(OPTIONS), PictureStream()
     view = stream.show(scenery(ROWS, COLS))
     allocator.allocate(view)
-    maps = allocator.inspect(view.stamp)
+    maps = inspect_newest(allocator, view.stamp)
     assert maps is not None
     before = [part.copy() for part in (maps.channels, maps.scores, maps.frame_relevance, maps.blended)]
     for shade in (0, 255):
@@ -61,10 +62,10 @@ def test_an_inspection_keeps_its_numbers_while_frames_go_on() -> None:
 
 def test_only_the_newest_frame_can_be_inspected() -> None:
     allocator, stream = StreamAllocator(OPTIONS), PictureStream()
-    assert allocator.inspect(FrameStamp(0, 0, 0)) is None
+    assert inspect_newest(allocator, FrameStamp(0, 0, 0)) is None
     view = stream.show(scenery(ROWS, COLS))
     allocator.allocate(view)
-    assert allocator.inspect(replace(view.stamp, frame_index=7)) is None
+    assert inspect_newest(allocator, replace(view.stamp, frame_index=7)) is None
 
 
 def test_feedback_is_shown() -> None:
@@ -77,7 +78,7 @@ def test_feedback_is_shown() -> None:
     allocator.apply_feedback(Feedback(frame.stamp, regions, attention, np.zeros(len(regions), np.float32)))
     view = stream.show(scenery(ROWS, COLS))
     allocator.allocate(view)
-    maps = allocator.inspect(view.stamp)
+    maps = inspect_newest(allocator, view.stamp)
     assert maps is not None
     assert maps.prior is not None
     assert maps.prior.shape == (3, ROWS, COLS)
@@ -90,7 +91,7 @@ def test_channels_of_the_past_are_shown_as_the_scorers_read_them(profile: str) -
     for _ in range(2):
         view = stream.show(scenery(ROWS, COLS))
         allocator.allocate(view)
-    maps = allocator.inspect(view.stamp)
+    maps = inspect_newest(allocator, view.stamp)
     assert maps is not None
     assert maps.channels.shape == (40, ROWS, COLS)
     assert maps.channels[34].max() > 0, "the relevance of the frame before"
@@ -101,11 +102,11 @@ def test_a_device_shows_the_same() -> None:
     view = PictureStream().show(scenery(ROWS, COLS))
     for allocator in (host, device):
         allocator.set_query(question())
-    assert device.inspect(view.stamp) is None
+    assert inspect_newest(device, view.stamp) is None
     host.allocate(view)
     with DeviceTensors() as tensors:
         device.allocate(DeviceView(view, tensors.place))
-        host_maps, device_maps = host.inspect(view.stamp), device.inspect(view.stamp)
+        host_maps, device_maps = inspect_newest(host, view.stamp), inspect_newest(device, view.stamp)
     assert host_maps is not None
     assert device_maps is not None
     for name in ("channels", "entropy", "scores", "weights", "frame_relevance", "blended"):
@@ -126,4 +127,4 @@ def test_a_copy_for_another_thread_chooses_alike_and_disturbs_nothing(on_device:
     assert frame.allocation.regions.equal(expected.allocation.regions)
     assert frame.scores.allclose(expected.scores)
     assert copy.question == "where?"
-    assert allocator.inspect(frame.stamp) is None
+    assert inspect_newest(allocator, frame.stamp) is None

@@ -19,9 +19,9 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.budget import TokenLimits
 from arr_coc.errors import NonFiniteError
-from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import texture_array
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import Feedback, QueryEmbedding, TileMotion
 from tests.support.device_tensors import DeviceTensors
 from tests.support.motion import pan

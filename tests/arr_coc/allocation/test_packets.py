@@ -14,7 +14,7 @@ import torch
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import SCORES, all_tokens, explain, frame_packet_from, packet_from, weights_of
-from arr_coc.ops.regions import region_mean
+from arr_coc.texture.regions import region_mean
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import AnswerConfig

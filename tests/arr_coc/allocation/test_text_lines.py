@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, Tensions, allocate_frame
+from arr_coc.allocation.attending import Tensions, allocate_frame
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.frame import RegionSelector, SelectorOptions
 from arr_coc.allocation.packets import explain, packet_from
 from arr_coc.allocation.text_lines import LineTree, line_pairs, line_strength, line_tiles, line_tree
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.covers import QuadTree, top_level
-from arr_coc.ops.regions import ABSENT, first_tiles, shape_map, tile_boxes
-from arr_coc.ops.store.base import TextureView
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.backends.registry import open_store
+from arr_coc.texture.covers import QuadTree, top_level
+from arr_coc.texture.regions import ABSENT, first_tiles, shape_map, tile_boxes
+from arr_coc.texture.store.base import TextureView
+from arr_coc.texture.store.planes import PlaneFormat
 from arr_coc.types import REGION_SHAPES, FramePlanes
 from tests.support.selection import chosen
 from tests.support.video import stamp

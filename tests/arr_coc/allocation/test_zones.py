@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator, suits_device
-from arr_coc.allocation.attending import STRATEGIES, AllocationHistory, AllocationRequest, choose
+from arr_coc.allocation.attending import STRATEGIES, choose
+from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
-from arr_coc.allocation.zones import ZoneMaps, ZoneOptions, zone_tiles
-from arr_coc.ops.polygons import Polygon, box_polygon
-from arr_coc.ops.regions import region_pool
+from arr_coc.allocation.zones import ZoneOptions, zone_tiles
+from arr_coc.texture.polygons import Polygon, box_polygon
+from arr_coc.texture.regions import region_pool
 from arr_coc.types import TileGrid
 from tests.support.video import PictureStream, scenery
 
@@ -158,7 +159,7 @@ def test_a_whole_frame_is_black_outside_of_the_zone() -> None:
 
 
 def test_the_same_map_gives_the_same_tensor() -> None:
-    maps = ZoneMaps(ZoneOptions(((LEFT, 2.0),)))
+    maps = ZoneOptions(((LEFT, 2.0),)).maps()
     relevance, other = torch.ones(ROWS, COLS), torch.ones(ROWS, COLS)
     product = maps.weigh(relevance, GRID)
     assert maps.weigh(other, GRID, "staleness") is not product

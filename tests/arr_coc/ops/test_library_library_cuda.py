@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from arr_coc.ops.texturevlm.attention import hierarchical_attention
-from arr_coc.ops.texturevlm.composite import foveate
-from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
-from arr_coc.ops.texturevlm.texture import Texture
-from tests.arr_coc.ops.texturevlm.test_texture import images
+from arr_coc.ops.attention import hierarchical_attention
+from arr_coc.ops.composite import foveate
+from arr_coc.ops.mipmaps import generate_mipmaps
+from arr_coc.ops.texture import Texture
+from tests.arr_coc.ops.test_texture import images
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arr_coc.qwen import small_weights
+from arr_coc.qwen.small_weights import layers
 from tests.support.stores import require
 
 
@@ -14,5 +14,5 @@ def multiplier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "kernel":
         require("compiled")
     else:
-        monkeypatch.setattr(small_weights, "kernel_or_none", lambda: None)
+        monkeypatch.setattr(layers, "kernel_or_none", lambda: None)
     return str(request.param)

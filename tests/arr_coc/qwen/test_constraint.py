@@ -16,10 +16,10 @@ from arr_coc.errors import ModelError, OptionError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import constraint
 from arr_coc.qwen.constraint import GrammarCompiler
-from arr_coc.qwen.decode import Thoughts
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotAnswer, SlotQuestion
+from arr_coc.qwen.text_stream import Thoughts
 from tests.arr_coc.qwen.batching.test_captured import run_first
 from tests.arr_coc.qwen.test_session import QUERY, packet
 from tests.arr_coc.qwen.test_thinking import ALWAYS, HYBRID, thinking_qwen

@@ -1,18 +1,13 @@
-"""Choice of tokens, one step of the decoder, and text from tokens."""
+"""Choice of the next token."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen import decode
-from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock
-from arr_coc.qwen.decode import PromptPart, TextStream, choose, decode_one_token, empty_cache, linear_rows, prefill
+from arr_coc.qwen.decode import choose
 from arr_coc.qwen.options import Decoding
-from tests.support.models import FAMILIES, tiny_qwen, tiny_tokenizer
 
 LOGITS = torch.tensor([0.0, 3.0, 2.0, -1.0])
 
@@ -42,95 +37,9 @@ def test_sampling_follows_the_probabilities() -> None:
     torch.testing.assert_close(shares, torch.softmax(LOGITS, 0), atol=0.03, rtol=0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
-@torch.inference_mode()
-def test_a_step_gives_the_logits_of_the_stock_model(family: str, dtype: torch.dtype, tolerance: float) -> None:
-    """A bfloat16 matrix times a vector is summed in float32, so products differ in the last bit at most."""
-    qwen = tiny_qwen(family)
-    qwen.model.to(dtype)
-    block = SlotBlock(qwen, 2)
-    part, stock = PromptPart(qwen, 0, 0), empty_cache(qwen)
-    part.text(qwen.token_ids("Say what happens."))
-    prefill(qwen, part, stock)
-    prefill(qwen, part, block.caches[1])
-    step, row = DecodeStep(qwen, block), DecodeRow(1, part.tokens, part.position, 70)
-    for index in range(70 if dtype is torch.float32 else 8):
-        row.token = 20 + index
-        expected = decode_one_token(qwen, torch.tensor(row.token), part.position + index, stock.kv)
-        torch.testing.assert_close(step([row])[0], expected, atol=tolerance, rtol=tolerance)
-        assert (row.cached_tokens, row.remaining) == (part.tokens + index + 1, 69 - index)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("amx", [True, False])
-@torch.inference_mode()
-def test_a_product_of_one_row_is_the_linear_layers(
-    amx: bool, dtype: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decode, "has_amx", lambda: amx)
-    torch.manual_seed(0)
-    linear, row = torch.nn.Linear(96, 80, bias=bias).to(dtype), torch.randn(1, 96).to(dtype)
-    exact = row.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    torch.testing.assert_close(linear_rows(linear, row).double(), exact, atol=1e-3, rtol=2**-7)
-
-
-@torch.inference_mode()
-def test_a_changed_linear_layer_is_called() -> None:
-    """An adapter's output is not the product with its weight."""
-
-    class Doubled(torch.nn.Linear):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return 2 * super().forward(rows)
-
-    linear = Doubled(8, 4, bias=False).bfloat16()
-    row = torch.ones(1, 8).bfloat16()
-    assert torch.equal(linear_rows(linear, row), linear(row))
-
-
 @pytest.mark.parametrize(
     "options", [{"max_tokens": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.5}]
 )
 def test_values_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
         Decoding(**options)  # type: ignore[arg-type]
-
-
-TOKENIZER = tiny_tokenizer()
-
-
-def pieces_of(ids: list[int]) -> tuple[list[str], str]:
-    stream = TextStream(TOKENIZER)
-    return [stream.push(token) for token in ids], stream.finish()
-
-
-@given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd"), max_size=20))
-def test_pieces_make_the_whole_text(text: str) -> None:
-    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-    pieces, rest = pieces_of(ids)
-    assert "".join(pieces) + rest == TOKENIZER.decode(ids, skip_special_tokens=True)
-    assert rest == ""
-    assert not any("\ufffd" in piece for piece in pieces)
-
-
-@given(st.lists(st.integers(0, 399), max_size=30))
-def test_any_tokens_make_their_own_text(ids: list[int]) -> None:
-    pieces, rest = pieces_of(ids)
-    assert "".join(pieces) + rest == TOKENIZER.decode(ids, skip_special_tokens=True)
-
-
-def test_a_character_waits_until_it_is_whole() -> None:
-    ids = TOKENIZER("猫", add_special_tokens=False)["input_ids"]
-    assert len(ids) == 3
-    assert pieces_of(ids) == (["", "", "猫"], "")
-    assert pieces_of(ids[:2]) == (["", ""], "\ufffd")
-
-
-def test_names_and_boxes_keep_their_tokens() -> None:
-    marks = ("<|vision_start|>", "<|vision_end|>")
-    ids = [TOKENIZER.convert_tokens_to_ids(mark) for mark in (*marks, "<|im_start|>")]
-    plain = TOKENIZER("cat 猫", add_special_tokens=False)["input_ids"]
-    stream = TextStream(TOKENIZER, special_texts=dict(zip(ids[:2], marks, strict=True)))
-    text = "".join(stream.push(token) for token in [ids[0], ids[0], *plain, ids[1], ids[2], *plain, ids[1]])
-    assert text + stream.finish() == "<|vision_start|>" * 2 + "cat 猫<|vision_end|>cat 猫<|vision_end|>"

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc.errors import ModelError
 from arr_coc.qwen import families, loading
-from arr_coc.qwen.batching.step import check_slots
-from arr_coc.qwen.decode import PrefixCache, empty_cache
+from arr_coc.qwen.batching.slots import check_slots
+from arr_coc.qwen.cache import PrefixCache, empty_cache
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.grounding import NAMING_TOKENS
 from arr_coc.qwen.loading import FALLBACK_LOGGER, load_qwen
@@ -29,7 +29,7 @@ from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import Encode, TileGrid
 from stream.config import Config
 from stream.doctor import model_fit
-from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
+from tests.arr_coc.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
 from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet
 from tests.support.models import FAMILIES, tiny_folder, tiny_qwen

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError, OptionError
-from arr_coc.ops.regions import overview_regions
 from arr_coc.qwen.attention import glanced_layers
-from arr_coc.qwen.decode import empty_cache
+from arr_coc.qwen.cache import empty_cache
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.texture.regions import overview_regions
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from tests.support.models import FAMILIES, tiny_qwen
 

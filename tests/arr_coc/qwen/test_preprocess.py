@@ -15,7 +15,6 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.ops.regions import token_positions
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import (
@@ -28,6 +27,7 @@ from arr_coc.qwen.preprocess import (
     visual_positions,
 )
 from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.texture.regions import token_positions
 from arr_coc.types import TileGrid
 from tests.support.models import FAMILIES, mrope_positions, save_processor, tiny_folder, tiny_model
 

@@ -13,12 +13,13 @@ from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import session as sessions
 from arr_coc.qwen.attention import AttentionProbe, probed_layers
+from arr_coc.qwen.batching import decoder
 from arr_coc.qwen.checkpoint import check_folder
-from arr_coc.qwen.decode import TextStream, Thoughts
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.qwen.text_stream import TextStream, Thoughts
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import ClientQuestion, ask_alone, history_text
 from stream.answer.qwen import QwenAnswerModel
@@ -181,7 +182,8 @@ def spoken(speaking: AnswerSession, monkeypatch: pytest.MonkeyPatch, text: str) 
         see(probe, layer, query, keys)
 
     monkeypatch.setattr(AttentionProbe, "see", noted)
-    monkeypatch.setattr(sessions, "choose_rows", lambda *_: [[next(tokens), 1]])
+    for module in (sessions, decoder):
+        monkeypatch.setattr(module, "choose_rows", lambda *_: [[next(tokens), 1]])
     list(speaking.answer(packet(), QUERY))
     return lengths
 

@@ -8,10 +8,10 @@ import torch
 
 from arr_coc.allocation.attending import Tensions
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.ops.kernels import SETTING
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.texture.kernels import SETTING
 from arr_coc.types import QueryEmbedding
 
 

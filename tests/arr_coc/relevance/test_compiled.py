@@ -15,11 +15,11 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import NonFiniteError
 from arr_coc.hub import ALLOCATOR_FOLDER, bundled_model_path
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.ops.kernels import SETTING
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, texture_array
 from arr_coc.relevance.kernel import kernel_path
+from arr_coc.texture.kernels import SETTING
 from arr_coc.types import Feedback, QueryEmbedding
 from tests.support.video import PictureStream, scenery
 

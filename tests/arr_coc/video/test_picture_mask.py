@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.ops.polygons import Polygon
+from arr_coc.texture.polygons import Polygon
 from arr_coc.types import Colour, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.texture_updater import TextureUpdater

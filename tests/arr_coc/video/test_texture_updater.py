@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import DeviceLost, LeaseTimeout, StoreError, StoreReplaced
-from arr_coc.ops.store.planes import Thresholds
+from arr_coc.texture.store.planes import Thresholds
 from arr_coc.types import Colour, FramePlanes
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from tests.support.network import until

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.ops.polygons import box_polygon
+from arr_coc.texture.polygons import box_polygon
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.cuts import CutVerdict
 from arr_coc.video.picture_mask import PictureMask

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
+from arr_coc.qwen.cache import empty_cache
+from arr_coc.qwen.decode import decode_one_token
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
+from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.errors import EvaluationError
 from evaluation.strategies.pruning.base import Pruner

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.ops import kernels
-from arr_coc.ops.kernels import SETTING
-from arr_coc.ops.store import native
-from arr_coc.qwen import linear_kernel
+from arr_coc.qwen.small_weights import kernel as linear_kernel
 from arr_coc.relevance import kernel as scores
 from arr_coc.resources import CHECKOUT
+from arr_coc.texture import kernels
+from arr_coc.texture.kernels import SETTING
+from arr_coc.texture.store import native
 from arr_coc.video import compiled_motion
 from stream.commands import kernel_build
 from stream.commands.kernel_build import BUILD_FOLDER, FAILURE, KERNELS, LOCK, build_kernels

@@ -81,8 +81,7 @@ def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) 
 
 
 def trained_allocator(folder: Path) -> Path:
-    model = ARRCOCQwen.from_pretrained()
-    model.allocator.save_pretrained(folder)
+    ARRCOCQwen.from_pretrained().qwen.allocator.save_pretrained(folder)
     return folder
 
 

@@ -110,14 +110,13 @@ def test_a_model_is_loaded_once_however_many_allocators_it_has(folder: Path) -> 
 
 def test_an_allocator_is_given_to_the_same_weights(tmp_path: Path) -> None:
     model = ARRCOCQwen.from_pretrained(tiny_folder(tmp_path / "tiny"))
-    model.new_allocator(seed=3)
-    model.allocator.save_pretrained(tmp_path / "trained")
+    model.qwen.new_allocator().save_pretrained(tmp_path / "trained")
     loader = QwenLoader("cpu")
     base = loader.load(str(tmp_path / "tiny"))
     trained = loader.with_allocator(base, str(tmp_path / "trained"))
     without = loader.with_allocator(trained, NO_ALLOCATOR)
-    assert trained.model is base.model
-    assert without.model is base.model
+    assert trained.qwen.model is base.qwen.model
+    assert without.qwen.model is base.qwen.model
     assert base.qwen.allocator is None
     assert trained.qwen.allocator is not None
     assert without.qwen.allocator is None

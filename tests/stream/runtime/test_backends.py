@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arr_coc.backends.registry import open_store
 from arr_coc.errors import StoreError, StoreReplaced
-from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.base import Backend, TextureStore
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.texture.store.base import Backend, TextureStore
+from arr_coc.texture.store.planes import PlaneFormat
 from arr_coc.types import TileGrid
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from stream.cli import main

@@ -16,8 +16,8 @@ import torch
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.errors import DeviceLost, ModelNotFound
-from arr_coc.ops.store.base import TextureView
-from arr_coc.ops.store.native import kernel_in_use
+from arr_coc.texture.store.base import TextureView
+from arr_coc.texture.store.native import kernel_in_use
 from arr_coc.types import Encode, Feedback, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.clock import Clock

@@ -268,7 +268,7 @@ def test_change_is_measured_only_if_an_answer_or_a_check_depends_on_it() -> None
 def interop(monkeypatch: pytest.MonkeyPatch, problem: str | None, backend: str = "gl", **texture: Any) -> Any:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr("arr_coc.ops.cuda.interop.interop_problem", lambda device: problem)
+    monkeypatch.setattr("arr_coc.backends.cuda.interop.interop_problem", lambda device: problem)
     config = Config(texture=TextureConfig(**texture), answer=AnswerConfig(device="cuda:1"))
     return texture_interop(config, backend)
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from arr_coc.errors import BackendMissing, ModelNotFound
-from arr_coc.ops.store.native import kernel_in_use
+from arr_coc.texture.store.native import kernel_in_use
 from arr_coc.types import NS_PER_S
 from stream.clock import MonotonicClock
 from stream.config import (

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from arr_coc.backends.gl.device import GlDevice
 from arr_coc.errors import StoreError
-from arr_coc.ops.gl.device import GlDevice
-from arr_coc.ops.store.base import Backend, DrawnTexture
+from arr_coc.texture.store.base import Backend, DrawnTexture
 from scripts import ar_overlay
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig, TextureConfig
 from stream.events import FrameReady

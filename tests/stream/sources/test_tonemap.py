@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.ops.polygons import box_polygon
+from arr_coc.texture.polygons import box_polygon
 from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig

@@ -20,8 +20,8 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import Selection, SelectionInputs
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.zones import ZoneOptions
+from arr_coc.backends.cuda.view import CudaView
 from arr_coc.errors import StoreError
-from arr_coc.ops.cuda.view import CudaView
 from arr_coc.types import (
     NS_PER_MS,
     NS_PER_S,

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from arr_coc.allocation.zones import ZoneOptions
-from arr_coc.ops.polygons import box_polygon
+from arr_coc.texture.polygons import box_polygon
 from arr_coc.types import NS_PER_S, FrameStamp, TileGrid
 from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, ZoneConfig
 from stream.control import FOUND

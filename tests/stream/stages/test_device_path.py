@@ -15,8 +15,8 @@ import torch
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
-from arr_coc.ops.cuda import device as cuda_device
-from arr_coc.ops.cuda import view as cuda_view
+from arr_coc.backends.cuda import device as cuda_device
+from arr_coc.backends.cuda import view as cuda_view
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import Feedback, FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater

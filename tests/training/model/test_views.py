@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.ops.regions import tile_boxes
+from arr_coc.texture.regions import tile_boxes
 from arr_coc.types import LEVELS
 from training.clips.scenes import clip_rng, random_clip, random_crowd
 from training.clips.truth import Seen

@@ -267,7 +267,7 @@ function drawMips() {
   }
 }
 
-const DULL = 0.1; // as in arr_coc/ops/regions.py
+const DULL = 0.1; // as in arr_coc/texture/regions.py
 
 /** What the cover of a frame is refined by: the sum over a square's tiles of (relevance + 0.1)³. */
 function worthOf(relevance, { top, left, bottom, right }) {

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS
 from arr_coc.qwen.batching.captured import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedRows, cuda_graph
-from arr_coc.qwen.decode import ROOM_TOKENS
+from arr_coc.qwen.cache import ROOM_TOKENS
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.ops.cuda import device
-from arr_coc.ops.cuda.device import SIGNATURES, CudaDevice, KernelSet
+from arr_coc.backends.cuda import device
+from arr_coc.backends.cuda.device import SIGNATURES, CudaDevice, KernelSet
 from arr_coc.qwen.batching import captured
 from stream.doctor.gpu import kernels, timing
 from stream.doctor.gpu.checks import CHECKS, CheckReport, GpuCheck
@@ -152,7 +152,7 @@ def test_a_device_without_memory_is_one_line(machine: CpuMachine) -> None:
 def test_memory_that_another_process_cannot_open_is_absent(
     machine: CpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arr_coc.ops.cuda.ipc import SharedMemory
+    from arr_coc.backends.cuda.ipc import SharedMemory
 
     monkeypatch.setattr(SharedMemory, "handle", property(lambda _: bytes(64)))
     report = run(BY_NAME["ipc"])
@@ -161,7 +161,7 @@ def test_memory_that_another_process_cannot_open_is_absent(
 
 
 def test_other_pixels_in_the_other_process_are_found(machine: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arr_coc.ops.cuda.ipc import SharedMemory
+    from arr_coc.backends.cuda.ipc import SharedMemory
 
     write: Callable[[Any, torch.Tensor], None] = SharedMemory.write
     monkeypatch.setattr(SharedMemory, "write", lambda self, pixels: write(self, pixels.flip(3)))

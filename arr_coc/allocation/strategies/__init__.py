@@ -1,0 +1,1 @@
+"""Strategies that choose the regions of a frame; `arr_coc.allocation.attending` names them."""

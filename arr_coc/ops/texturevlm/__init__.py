@@ -1,1 +1,0 @@
-"""Texture library for vision-language models (docs/texture-library.md)."""

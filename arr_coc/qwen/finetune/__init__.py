@@ -1,1 +1,0 @@
-"""Batched forward of a model and its allocator, for training and evaluation: `ARRCOCQwen.forward` and its parts."""

@@ -1,0 +1,129 @@
+"""The compiled kernel of linear layers with weights of 8 and 4 bits, `kernels/linear.cpp`; without it, torch's own
+kernels multiply, more slowly.
+
+It runs on torch's OpenMP threads, whose library torch has loaded for all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from arr_coc.texture.kernels import library_or_none, load_library
+
+VERSION = 2
+"""Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""
+
+ALIGNED_INPUTS = 64
+"""Inputs are padded to a multiple of this."""
+
+
+class KernelWeights(ctypes.Structure):
+    """`Weights` of kernels/linear.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("inputs", "padded", "outputs", "group", "bits")),
+        ("packed", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+def kernel_path() -> Path:
+    """Path of the compiled kernel, which may not exist."""
+    return Path(__file__).with_name("linear.abi3.so")
+
+
+@cache
+def load_kernel(path: Path) -> ctypes.CDLL:
+    """The compiled kernel. Raises as `load_library`."""
+    kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
+    kernel.linear_product.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    kernel.linear_quantise.argtypes = (*(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), *(ctypes.c_void_p,) * 2)
+    kernel.linear_product.restype = kernel.linear_quantise.restype = None
+    return kernel
+
+
+def kernel_or_none() -> ctypes.CDLL | None:
+    """The compiled kernel, None if torch multiplies. Raises as `library_or_none`."""
+    return library_or_none(load_kernel, kernel_path())
+
+
+def quantise_rows(kernel: ctypes.CDLL, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows float32 [N, inputs] as uint8, of which 128 is 0, and their scales float32 [N, 1]."""
+    rows, values, scales = rows.contiguous(), torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
+    kernel.linear_quantise(rows.data_ptr(), *rows.shape, values.data_ptr(), scales.data_ptr())
+    return values, scales
+
+
+class PackedWeights:
+    """Weights [outputs, inputs] in 4 or 8 bits, in the kernel's order, which depends on the processor."""
+
+    def __init__(
+        self, kernel: ctypes.CDLL, shape: tuple[int, int], bits: int, group: int | None, bias: torch.Tensor | None
+    ) -> None:
+        """`group`: inputs that share a scale, a multiple of ALIGNED_INPUTS; None for all. `bias` float32 [outputs]."""
+        self._kernel = kernel
+        self._block = kernel.linear_outputs()
+        outputs, inputs = shape
+        padded = -(-inputs // ALIGNED_INPUTS) * ALIGNED_INPUTS
+        group = group or padded
+        self._number = torch.bfloat16 if bits == 4 else torch.float32
+        size = group * bits // 8 + 2 * self._number.itemsize
+        self._packed = torch.zeros(-(-outputs // self._block), padded // group, size * self._block, dtype=torch.uint8)
+        self._bias = bias
+        bias_at = None if bias is None else bias.data_ptr()
+        self._weights = KernelWeights(inputs, padded, outputs, group, bits, self._packed.data_ptr(), bias_at)
+        self._address = ctypes.addressof(self._weights)
+
+    def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
+        """Set the weights of N outputs to codes times scales plus least weights.
+
+        Args:
+            first: The first of the outputs, a multiple of 64.
+            codes: uint8 [N, inputs].
+            scales: Scale of each group of inputs, float32 [N, groups].
+            leasts: Least weight of each group, float32 [N, groups].
+        """
+        weights = self._weights
+        block = self._block
+        codes_a_word = 32 // weights.bits
+        rows = -len(codes) % block
+        codes = torch.nn.functional.pad(codes, (0, weights.padded - weights.inputs, 0, rows))
+        parts = codes.view(
+            -1, block, weights.padded // weights.group, weights.group // codes_a_word, codes_a_word // 4, 4
+        )
+        parts = parts.permute(0, 2, 3, 1, 5, 4)
+        if weights.bits == 8:
+            joined = parts[..., 0]
+        else:
+            joined = parts[..., 0] | parts[..., 1] << 4
+        place = self._packed[first // block : first // block + len(joined)]
+        for number, values in enumerate((joined.flatten(2), *(self._numbers(part, rows) for part in (scales, leasts)))):
+            if number == 0:
+                begin = 0
+            else:
+                begin = place.shape[2] - (3 - number) * values.shape[2]
+            place[..., begin : begin + values.shape[2]] = values
+
+    def export_tensors(self) -> dict[str, torch.Tensor]:
+        """Return `packed` uint8 [blocks, groups, bytes]."""
+        return {"packed": self._packed}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Use the tensors of `export_tensors`, in place."""
+        self._packed = tensors["packed"].view(self._packed.shape)
+        self._weights.packed = self._packed.data_ptr()
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs]."""
+        output = torch.empty(len(rows), self._weights.outputs)
+        self._kernel.linear_product(self._address, rows.contiguous().data_ptr(), len(rows), output.data_ptr())
+        return output
+
+    def _numbers(self, values: torch.Tensor, rows: int) -> torch.Tensor:
+        padded = torch.nn.functional.pad(values.to(self._number), (0, 0, 0, rows))
+        return padded.unflatten(0, (-1, self._block)).transpose(1, 2).contiguous().view(torch.uint8)

@@ -1,0 +1,36 @@
+"""A model in 8 or 4 bits: from its cache beside the checkpoint, or from weights that were just loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.qwen.quantisation import SmallDtype
+from arr_coc.qwen.small_weights.cache import WeightCache
+from arr_coc.qwen.small_weights.layers import shrink_weights
+
+
+class WeightShrinker:
+    """Maker of the model in `folder` with small weights, which are kept beside it if they are `cached`."""
+
+    def __init__(self, folder: Path, dtype: SmallDtype, *, cached: bool) -> None:
+        self._dtype = dtype
+        self._cache = WeightCache(folder, dtype) if cached else None
+
+    @property
+    def notices(self) -> list[str]:
+        """Lines to show to the user."""
+        return [] if self._cache is None else self._cache.notices
+
+    def load(self) -> Any | None:
+        """Return the cached model; None if there is none that can be used."""
+        return None if self._cache is None else self._cache.load()
+
+    def shrink(self, model: Any, check: Callable[[str, torch.Tensor], None]) -> None:
+        """Reduce the weights of a model that was just loaded, each after its `check`, and cache them."""
+        shrink_weights(model, self._dtype, check)
+        if self._cache is not None:
+            self._cache.save(model)

@@ -1,0 +1,105 @@
+"""The compiled kernel of linear layers: its products are the reference's, in every instruction set that runs here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from arr_coc.qwen.small_weights.kernel import ALIGNED_INPUTS, PackedWeights, kernel_or_none, kernel_path, load_kernel
+from tests.support.stores import require
+
+ROOT = Path(__file__).resolve().parents[4]
+SETS = {"v4": "avx512_vnni", "v3_vnni": "avx_vnni", "v3": "avx2", "plain": ""}
+"""Variants of the kernel in its order, with the flag of /proc/cpuinfo that each needs, if any."""
+ROWS = (1, 2, 7, 12, 29, 250)
+
+
+@pytest.fixture(scope="module", params=["chosen", *SETS])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernel, as it is built and with one instruction set after the other."""
+    require("compiled")
+    if request.param == "chosen":
+        return kernel_path()
+    flag = SETS[request.param]
+    if flag and flag not in Path("/proc/cpuinfo").read_text("utf-8").split():
+        pytest.skip(f"the processor has no {flag}")
+    path = tmp_path_factory.mktemp("kernel") / "linear.so"
+    source = (ROOT / "kernels" / "linear.cpp").read_text("utf-8")
+    forced = source.replace("= choose();", f"= variants[{list(SETS).index(request.param)}];")
+    assert forced != source
+    command = [shutil.which("g++") or "c++", "-O1", "-std=c++17", "-Wno-psabi", "-fopenmp", "-fno-trapping-math"]
+    command += ["-fPIC", "-x", "c++", "-", "-c", "-I", str(ROOT / "kernels"), "-o", str(path.with_suffix(".o"))]
+    subprocess.run(command, input=forced, text=True, check=True)
+    subprocess.run([command[0], "-shared", str(path.with_suffix(".o")), "-o", str(path)], check=True)
+    return path
+
+
+def in_8_bits(rows: torch.Tensor, groups: int) -> torch.Tensor:
+    """Rows as the kernel quantises them."""
+    parts = rows.unflatten(1, (groups, -1))
+    most = parts.abs().amax(dim=2, keepdim=True)
+    return ((parts * (127 / most)).round() * (most / 127)).flatten(1)
+
+
+def weights_of(
+    library: Path, bits: int, shape: tuple[int, int], bias: torch.Tensor | None
+) -> tuple[PackedWeights, torch.Tensor]:
+    """Random packed weights, and the same in double precision."""
+    outputs, inputs = shape
+    groups = inputs // 64 if bits == 4 else 1
+    codes = torch.randint(0, 2**bits, shape, dtype=torch.uint8)
+    scales, leasts = torch.rand(outputs, groups).bfloat16().float(), torch.randn(outputs, groups).bfloat16().float()
+    packed = PackedWeights(load_kernel(library), shape, bits, 64 if bits == 4 else None, bias)
+    for first in range(0, outputs, 64):
+        part = slice(first, first + 64)
+        packed.put(first, codes[part], scales[part], leasts[part])
+    expanded = codes.double().unflatten(1, (groups, -1)) * scales.double()[..., None] + leasts.double()[..., None]
+    return packed, expanded.flatten(1)
+
+
+@pytest.mark.parametrize(("bits", "shape"), [(4, (64, 128)), (4, (192, 64)), (8, (128, 192)), (8, (75, 100))])
+def test_a_product_is_the_references(library: Path, bits: int, shape: tuple[int, int]) -> None:
+    if bits == 8 and not load_kernel(library).linear_takes_8_bits():
+        pytest.skip("this instruction set has no exact products of 8 bits")
+    torch.manual_seed(0)
+    for bias in (None, torch.randn(shape[0])):
+        packed, expanded = weights_of(library, bits, shape, bias)
+        for count in ROWS:
+            rows = torch.randn(count, shape[1])
+            expected = in_8_bits(rows, shape[1] // 64 if bits == 4 else 1).double() @ expanded.t()
+            if bias is not None:
+                expected += bias
+            product = packed.product(rows)
+            # A value halfway between two may be rounded to either.
+            assert float((product - expected).norm() / expected.norm()) < 1e-4
+            assert float((product - expected).abs().median() / expected.abs().median()) < 1e-6
+
+
+def test_rows_of_any_size_and_without_a_number(library: Path) -> None:
+    packed, expanded = weights_of(library, 4, (64, 64), None)
+    rows = torch.randn(6, 64) * torch.tensor([[1e-38], [1e-20], [1.0], [1e20], [1.0], [1.0]])
+    rows[4, 3], rows[5, 60] = float("nan"), float("inf")
+    product = packed.product(rows)
+    assert product[0].abs().max() < 1e-30
+    for row in (1, 2, 3):
+        expected = in_8_bits(rows[row : row + 1], 1).double() @ expanded.t()
+        assert float((product[row] - expected).norm() / expected.norm()) < 1e-5
+    assert not product[4:].isfinite().any()
+
+
+def test_threads_share_the_outputs() -> None:
+    require("compiled")
+    kernel = kernel_or_none()
+    assert kernel is not None
+    packed, _ = weights_of(kernel_path(), 4, (512, 4 * ALIGNED_INPUTS), None)
+    rows, threads = torch.randn(9, 4 * ALIGNED_INPUTS), torch.get_num_threads()
+    torch.set_num_threads(1)
+    by_one = packed.product(rows)
+    torch.set_num_threads(2)
+    by_two = packed.product(rows)
+    torch.set_num_threads(threads)
+    assert torch.equal(by_one, by_two)
