@@ -107,7 +107,7 @@ LAYERS = {
         {"config"},
         {"control"},
         {"http", "logs"},
-        {"config_loading", "events", "media", "scenes"},
+        {"config_loading", "events", "media", "scenes", "sinks.background"},
         {"protocol"},
         {"transport"},
         {"past", "recording"},
