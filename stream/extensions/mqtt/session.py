@@ -16,6 +16,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from stream.extensions.mqtt.broker import PASSWORD, Broker
 from stream.extensions.mqtt.topics import MqttMessage
+from stream.sinks.background import Unreachable
 from stream.untrusted import KIB
 
 CONNECT_LIMIT_S = 5.0
@@ -43,7 +44,7 @@ class BrokerRefuses(Exception):
         self.remedy = remedy
 
 
-class BrokerLost(Exception):
+class BrokerLost(Unreachable):
     """The broker cannot be reached, or is gone."""
 
 

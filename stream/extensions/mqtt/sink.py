@@ -123,7 +123,7 @@ class MqttSink(Sink):
         self._send_state()
         try:
             # longest wait for the first attempt; a wrong password is reported before the model is loaded
-            self.link.start(3.0)
+            self.link.connect(3.0)
         except BaseException:
             self.link.close()
             raise

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 
 from arr_coc.errors import counted
 from stream import logs
@@ -19,6 +18,7 @@ from stream.extensions.past.moments import Moment, Record
 from stream.extensions.past.retention import Limits
 from stream.extensions.past.schema import reason_of
 from stream.extensions.past.store import PastStore
+from stream.sinks.background import BackgroundSender, Outbox, Unreachable
 
 BATCH_S = 1.0
 """Time that a record waits for others of its batch: all that a killed process loses."""
@@ -45,7 +45,7 @@ CLOSE_LIMIT_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class PastWriter:
+class PastWriter(BackgroundSender[Record]):
     """Writer of the file at `path`, which may not be writable: then one line says so, the run goes on, and the file is
     tried again. Thread-safe; only `close` waits.
 
@@ -63,97 +63,61 @@ class PastWriter:
         retry_s: tuple[float, float] = (RETRY_S, RETRY_MAX_S),
         unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        super().__init__(
+            "remember",
+            Outbox(trim=_trim),
+            "{reason}; the run goes on, and the file is tried again",
+            "{path!r} takes moments again",
+            retry_s,
+            insists=True,
+            path=path,
+        )
         self.path = path
-        self.records_written = self.moments_lost = 0
+        self.records_written = 0
         self._limits = limits
         self._prepare = prepare
         self._batch_s = batch_s
-        self._retry_s = retry_s
         self._unix_ms = unix_ms
-        self._changed = threading.Condition()
-        self._waiting: deque[Record] = deque()
-        self._waiting_bytes = 0
-        self._closing = self._final_attempt = False
-        self._failures = 0
-        self._reported: str | None = None
         self._store: PastStore | None = None
         self._file: tuple[int, int] | None = None
-        self._thread = threading.Thread(target=self._run, name="remember", daemon=True)
-        self._thread.start()
-
-    def put(self, record: Record) -> None:
-        """Write a record with the next batch."""
-        with self._changed:
-            self._waiting.append(record)
-            self._waiting_bytes += _picture_bytes(record)
-            self._trim()
-            self._changed.notify()
+        self.start()
 
     def close(self) -> None:
         """Write what waits, for at most CLOSE_LIMIT_S; a file that could not be written is tried once more."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join(CLOSE_LIMIT_S)
-        if self._thread.is_alive():
+        if not self.end(CLOSE_LIMIT_S):
             log.warning("the last moments could not be written to %s in time", self.path)
 
-    def _trim(self) -> None:
-        """Drop the oldest records that are too many, and the oldest pictures that are too large together."""
-        while len(self._waiting) > WAITING_RECORDS:
-            dropped = self._waiting.popleft()
-            self._waiting_bytes -= _picture_bytes(dropped)
-            self.moments_lost += isinstance(dropped, Moment)
-        at = 0
-        while self._waiting_bytes > WAITING_BYTES:
-            record = self._waiting[at]
-            if isinstance(record, Moment):
-                self._waiting_bytes -= _picture_bytes(record)
-                self._waiting[at] = replace(record, jpeg=None)
-            at += 1
+    def run(self) -> None:
+        super().run()
+        self._close_store()
+        if self.records_written:
+            logs.say(f"wrote {self.path}", event="wrote", path=self.path)
+        moments_lost = self.outbox.dropped + sum(
+            isinstance(record, Moment) for record in self.take(WAITING_RECORDS, 0.0)
+        )
+        if moments_lost:
+            text = f"note: {counted(moments_lost, 'moment')} could not be written to {self.path!r}"
+            logs.say(text, "warning", event="remember", path=self.path, lost=moments_lost)
 
-    def _run(self) -> None:
+    def serve(self) -> None:
         try:
-            self._write()  # a file that cannot be used is reported before the model is loaded
-            while self._wait():
-                self._write()
+            if not self.failures:  # a file that cannot be used is reported before the model is loaded
+                self._write(self.take(BATCH_RECORDS, 0.0))
+            while True:
+                batch = self.take(BATCH_RECORDS, IDLE_S, 0.0 if self.failures else self._batch_s)
+                if self.ending and not batch:
+                    return
+                self._write(batch)
+        except Unreachable:
+            raise
         except Exception:
             log.warning("%s takes no more moments; the run goes on", self.path, exc_info=True)
-        finally:
-            if self._store is not None:
-                self._store.close()
-            self.moments_lost += sum(isinstance(record, Moment) for record in self._waiting)
-            if self.records_written:
-                logs.say(f"wrote {self.path}", event="wrote", path=self.path)
-            if self.moments_lost:
-                say = f"note: {counted(self.moments_lost, 'moment')} could not be written to {self.path!r}"
-                logs.say(say, "warning", event="remember", path=self.path, lost=self.moments_lost)
 
-    def _wait(self) -> bool:
-        """Wait for records and then for others of their batch, or for IDLE_S; return False at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing, IDLE_S)
-            if self._closing:
-                is_over = self._final_attempt
-                self._final_attempt = self._failures > 0
-                return bool(self._waiting) and not is_over
-            pause_s = self._batch_s
-            at_once = BATCH_RECORDS
-            if self._failures:
-                first_s, longest_s = self._retry_s
-                pause_s = min(longest_s, first_s * 2 ** min(self._failures - 1, 10))
-                at_once = WAITING_RECORDS + 1
-            if self._waiting:
-                self._changed.wait_for(lambda: len(self._waiting) >= at_once or self._closing, pause_s)
-            return True
+    def _write(self, batch: list[Record]) -> None:
+        """Write a batch, or only enforce the limits; if that fails, the records wait for another attempt.
 
-    def _write(self) -> None:
-        """Write a batch, or only enforce the limits; if that fails, the records wait for another attempt."""
-        with self._changed:
-            batch = list(islice(self._waiting, BATCH_RECORDS))
-            for record in batch:
-                self._waiting.popleft()
-                self._waiting_bytes -= _picture_bytes(record)
+        Raises Unreachable.
+        """
         batch = [self._prepare(record) if isinstance(record, Moment) else record for record in batch]
         try:
             store = self._opened()
@@ -165,52 +129,53 @@ class PastWriter:
             store.retain(self._unix_ms(), count)
         except (PastError, sqlite3.Error) as error:
             log.debug("%s cannot be written", self.path, exc_info=True)
-            self._give_back(batch)
-            self._fail(error)
-            return
-        if self._reported is not None:
-            logs.say(f"{self.path!r} takes moments again", event="remember", path=self.path)
-        self._failures = 0
-        self._reported = None
-        self._final_attempt = False
+            self.put_first(batch)
+            self._close_store()
+            if isinstance(error, PastError):
+                reason = error.problem
+            else:
+                reason = f"{self.path!r} cannot be written: {reason_of(error)}"
+            if "locked" not in reason or self.failures >= 2:  # else another writer may only be slow
+                self.lost(reason, each_reason=True)
+            raise Unreachable from error
+        self.reached()
 
     def _opened(self) -> PastStore:
         """Return the store; opened anew if its file was removed or replaced."""
         if self._store is not None and self._file != _identity(self.path):
-            self._store.close()
-            self._store = None
+            self._close_store()
         if self._store is None:
             self._store = PastStore(self.path, self._limits)
             self._file = _identity(self.path)
         return self._store
 
-    def _give_back(self, batch: list[Record]) -> None:
-        with self._changed:
-            self._waiting.extendleft(reversed(batch))
-            self._waiting_bytes += sum(map(_picture_bytes, batch))
-            self._trim()
-
-    def _fail(self, error: Exception) -> None:
-        """Close the file until the next attempt, and report each new reason once."""
-        self._failures += 1
+    def _close_store(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
-        if isinstance(error, PastError):
-            reason = error.problem
-        else:
-            reason = f"{self.path!r} cannot be written: {reason_of(error)}"
-        if reason == self._reported or ("locked" in reason and self._failures < 3):
-            return
-        self._reported = reason
-        text = f"note: {reason}; the run goes on, and the file is tried again"
-        logs.say(text, "warning", event="remember", path=self.path, reason=reason)
 
 
 def _picture_bytes(record: Record) -> int:
     if isinstance(record, Moment) and record.jpeg is not None:
         return len(record.jpeg)
     return 0
+
+
+def _trim(records: deque[Record]) -> int:
+    """Drop the oldest records that are too many, and the oldest pictures that are too large together.
+
+    Returns the number of moments that were dropped.
+    """
+    dropped = sum(isinstance(records.popleft(), Moment) for _ in range(len(records) - WAITING_RECORDS))
+    excess = sum(map(_picture_bytes, records)) - WAITING_BYTES
+    at = 0
+    while excess > 0:
+        record = records[at]
+        if isinstance(record, Moment):
+            excess -= _picture_bytes(record)
+            records[at] = replace(record, jpeg=None)
+        at += 1
+    return dropped
 
 
 def _identity(path: str) -> tuple[int, int] | None:

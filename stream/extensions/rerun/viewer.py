@@ -8,14 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 
-from stream import logs
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, AskedPicture, Event, Started
 from stream.extension import SinkOpening
@@ -24,6 +21,7 @@ from stream.extensions.rerun.address import ViewerAddress
 from stream.extensions.rerun.library import rr
 from stream.extensions.rerun.recording import APPLICATION, RunRecording, blueprint
 from stream.extensions.rerun.section import RerunSection
+from stream.sinks.background import BackgroundSender, Outbox, Unreachable
 from stream.sinks.base import Sink
 from stream.sources.address import redacted
 
@@ -44,51 +42,7 @@ STOP_LIMIT_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class EventMailbox:
-    """Mailbox of the newest events for a slower thread. Thread-safe; `put` never waits.
-
-    `dropped` counts events displaced by newer ones.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._events: deque[Event] = deque()
-        self._picture: AskedPicture | None = None
-        self.dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._events) + (self._picture is not None)
-
-    def put(self, event: Event) -> None:
-        """Add an event."""
-        with self._changed:
-            if isinstance(event, AskedPicture):
-                self.dropped += self._picture is not None and self._picture.frame_index != event.frame_index
-                self._picture = event
-            else:
-                if len(self._events) >= EVENTS_MAX:
-                    self._events.popleft()
-                    self.dropped += 1
-                self._events.append(event)
-            self._changed.notify()
-
-    def wake(self) -> None:
-        """End a `take` that waits."""
-        with self._changed:
-            self._changed.notify()
-
-    def take(self, timeout_s: float) -> list[Event]:
-        """Return all waiting events, the picture first; an empty list after the time limit."""
-        with self._changed:
-            if not len(self):
-                self._changed.wait(timeout_s)
-            events = [*([] if self._picture is None else [self._picture]), *self._events]
-            self._events.clear()
-            self._picture = None
-            return events
-
-
-class RerunViewerSink(Sink):
+class RerunViewerSink(BackgroundSender[Event], Sink):
     """Sender of events to the viewer at `address`; the run never waits for it.
 
     An unreachable viewer is reported once and retried. Raises OutputError if `address.spawn` is set and the viewer
@@ -96,19 +50,21 @@ class RerunViewerSink(Sink):
     """
 
     def __init__(self, address: ViewerAddress, name: str, retry_s: tuple[float, float] = RETRY_S) -> None:
-        self.mailbox = EventMailbox()
+        super().__init__(
+            "rerun",
+            Outbox(lambda event: "picture" if isinstance(event, AskedPicture) else None, EVENTS_MAX),
+            "no Rerun viewer at {address}: {reason}; the run goes on, and it is tried again",
+            "the Rerun viewer at {address} is there",
+            retry_s,
+            address=address.url,
+        )
         self._address = address
         self._name = name
-        self._retry_s = retry_s
         self._id = uuid.uuid4()
         self._started: Started | None = None
-        self._ending = threading.Event()
-        self._end_s = 0.0
-        self._reported_lost = False
         if address.spawn and not is_listening(address):
             open_viewer(address)
-        self._thread = threading.Thread(target=self._run, name="rerun", daemon=True)
-        self._thread.start()
+        self.start()
 
     @classmethod
     def open(cls, opening: SinkOpening) -> RerunViewerSink:
@@ -118,80 +74,49 @@ class RerunViewerSink(Sink):
 
     def write(self, event: Event) -> None:
         if not isinstance(event, AnswerDeltaEvent):
-            self.mailbox.put(event)
+            self.put(event)
 
     def close(self) -> None:
         """End the thread once the waiting events are sent, or after `STOP_LIMIT_S`."""
-        if self._ending.is_set():
+        if self.ending:
             return
-        self._end_s = time.monotonic() + STOP_LIMIT_S
-        self._ending.set()
-        self.mailbox.wake()
-        self._thread.join(STOP_LIMIT_S)  # a thread that still waits for a viewer ends with the program
-        if lost_events := self.mailbox.dropped + len(self.mailbox):
+        self.end(STOP_LIMIT_S)
+        if lost_events := self.outbox.dropped + len(self.outbox):
             log.info("rerun: %d events were not shown", lost_events)
 
-    def _run(self) -> None:
-        wait_s = self._retry_s[0]
-        while not self._ending.is_set():
-            try:
-                if is_listening(self._address):
-                    wait_s = self._retry_s[0]
-                    self._serve()
-                elif not self._ending.is_set():
-                    self._report_loss("no program listens at this address")
-            except Exception as error:
-                log.debug("the connection to the Rerun viewer failed", exc_info=True)
-                self._report_loss(f"unexpected {type(error).__name__}")
-            self._ending.wait(wait_s)
-            wait_s = min(self._retry_s[1], 2 * wait_s)
-
-    def _serve(self) -> None:
-        """Send events until the end, or until the viewer is gone."""
+    def serve(self) -> None:
+        if not is_listening(self._address):
+            raise Unreachable("no program listens at this address")
+        self.failures = 0
         stream = rr.RecordingStream(APPLICATION, recording_id=self._id)
         stream.connect_grpc(self._address.url, default_blueprint=blueprint())
         recording = RunRecording(stream, self._name)
         if self._started is not None:
             recording.write(self._started)
-        if not self._is_taken(stream):
-            return
-        if self._reported_lost:
-            self._reported_lost = False
-            logs.say(f"the Rerun viewer at {self._address.url} is there", event="rerun", address=self._address.url)
-        while True:
-            ending = self._ending.is_set()
-            for event in self.mailbox.take(FLUSH_S):
+        self._flush(stream)
+        self.reached()
+        ending = False
+        while not ending:
+            ending = self.ending
+            for event in self.take(EVENTS_MAX + 1, FLUSH_S):
                 if isinstance(event, Started):
                     self._started = event
                 recording.write(event)
             recording.send_figures()
-            if not self._is_taken(stream):
-                return
-            if ending:
-                stream.disconnect()
-                return
+            self._flush(stream)
+        stream.disconnect()
 
-    def _is_taken(self, stream: rr.RecordingStream) -> bool:
-        """Wait until the viewer has received the sent events; return False if it is gone, or the run ends first."""
-        while not self._ending.is_set() or time.monotonic() < self._end_s:
+    def _flush(self, stream: rr.RecordingStream) -> None:
+        """Wait until the viewer has received the sent events. Raises Unreachable if it is gone, or the time is up."""
+        while not self.overdue:
             try:
                 stream.flush(timeout_sec=FLUSH_S)
-                return True
+                return
             except (RuntimeError, ValueError) as error:
                 if "timed out" not in str(error):
-                    self._report_loss("it is gone")
                     log.debug("the Rerun viewer is gone: %s", error)
-                    return False
-        return False
-
-    def _report_loss(self, reason: str) -> None:
-        """Report that the viewer is unreachable, once until it is reached again."""
-        if self._reported_lost or self._ending.is_set():
-            return
-        self._reported_lost = True
-        url = self._address.url
-        text = f"note: no Rerun viewer at {url}: {reason}; the run goes on, and it is tried again"
-        logs.say(text, "warning", event="rerun", address=url, reason=reason)
+                    raise Unreachable("it is gone") from error
+        raise Unreachable
 
 
 def is_listening(address: ViewerAddress) -> bool:

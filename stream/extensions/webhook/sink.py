@@ -7,10 +7,8 @@ import binascii
 import hashlib
 import hmac
 import http.client
-import logging
 import os
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +24,7 @@ from stream.errors import ConfigError
 from stream.events import Answer, ClipWritten, Event, Match, Outage, Restarted, Summary, encode_event
 from stream.extension import SinkOpening
 from stream.extensions.webhook.section import WebhookSection
+from stream.sinks.background import BackgroundSender, Outbox
 from stream.sinks.base import Sink
 from stream.sources.address import redacted
 from stream.transport.http_replies import timed_opener
@@ -44,8 +43,6 @@ RETRY_S = 1.0
 """Wait before the second attempt; twice this before the third."""
 
 REPLY_LIMIT_S = 5.0
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +120,12 @@ def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-class WebhookSink(Sink):
+class WebhookSink(BackgroundSender[Event], Sink):
     """Sink that posts answers, matches of watches and the names of their files, outages, restarts and the summary to a
     webhook, each as in a .jsonl.
 
     `camera`: name to write in each event; `silent`: watches whose matches are not posted. `write` never waits for the
-    server. Of each kind, and of matches of each watch, only the newest event waits; `dropped` counts the others.
+    server. Of each kind, and of matches of each watch, only the newest event waits.
     `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as Webhook does.
     """
 
@@ -144,16 +141,18 @@ class WebhookSink(Sink):
         self._webhook = Webhook.of(url)
         self._camera = camera
         self._silent = frozenset(silent)
-        self._retry_s = retry_s
+        self._wait_s = retry_s
         self._reply_limit_s = reply_limit_s
         self._opener = timed_opener(_NoRedirects)
-        self._changed = threading.Condition()
-        self._waiting: dict[Place, Event] = {}
-        self._closing = False
-        self._failing = False
-        self.dropped = 0
-        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
-        self._thread.start()
+        super().__init__(
+            "webhook",
+            Outbox(_place_of),
+            "the webhook at {address} takes nothing: {reason}; the run goes on, and newer events are tried",
+            "",
+            insists=True,
+            address=self._webhook.address,
+        )
+        self.start()
 
     @classmethod
     def open(cls, opening: SinkOpening) -> WebhookSink:
@@ -163,55 +162,36 @@ class WebhookSink(Sink):
         return cls(WebhookSection.of(config).url or "", camera=opening.camera, silent=silent)
 
     def write(self, event: Event) -> None:
-        if not isinstance(event, SENT) or (isinstance(event, (Match, ClipWritten)) and event.watch in self._silent):
-            return
-        with self._changed:
-            if self._waiting.pop(_place_of(event), None) is not None:
-                self.dropped += 1
-            self._waiting[_place_of(event)] = event
-            self._changed.notify()
+        if isinstance(event, SENT) and not (isinstance(event, (Match, ClipWritten)) and event.watch in self._silent):
+            self.put(event)
 
     def close(self) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join(2.0)  # time limit of the last events
+        self.end(2.0)  # time limit of the last events
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
-                    return
-                event = self._waiting.pop(next(iter(self._waiting)))
-            try:
-                self._deliver(event)
-            except Exception as error:
-                log.debug("a webhook failed", exc_info=True)
-                self._note_failure(f"unexpected {type(error).__name__}")
+    def serve(self) -> None:
+        while events := self.take():
+            self._deliver(events[0])
+
+    def say_back(self) -> None:
+        logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
 
     def _deliver(self, event: Event) -> None:
         """Send an event, with up to ATTEMPTS attempts unless a newer one of its kind arrives; report the outcome."""
         body = encode_event(event, self._camera).encode()
         number = f"msg_{uuid.uuid4().hex}"
-        for attempt in range(ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
             problem, can_retry = self._post(body, number)
-            if problem is None:
-                if self._failing:
-                    self._failing = False
-                    logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
+            if not problem:
+                self.reached()
                 return
-            if not can_retry or attempt == ATTEMPTS - 1 or self._superseded(event, self._retry_s * 2**attempt):
+            if not can_retry or attempt == ATTEMPTS:
                 break
-        self._note_failure(problem)
+            if self.wait(lambda: self.outbox.replaces(event), self._wait_s * 2 ** (attempt - 1)):
+                break
+        self.lost(problem)
 
-    def _superseded(self, event: Event, wait_s: float) -> bool:
-        """Wait before another attempt; return True if a newer event has arrived or the sink is closing."""
-        with self._changed:
-            return self._changed.wait_for(lambda: _place_of(event) in self._waiting or self._closing, wait_s)
-
-    def _post(self, body: bytes, number: str) -> tuple[str | None, bool]:
-        """Return the problem, None for success, and whether another attempt may succeed."""
+    def _post(self, body: bytes, number: str) -> tuple[str, bool]:
+        """Return the problem, empty for success, and whether another attempt may succeed."""
         request = self._webhook.request(body, number, int(time.time()))
         try:
             self._opener.open(request, timeout=self._reply_limit_s).close()
@@ -227,19 +207,10 @@ class WebhookSink(Sink):
             reason = error.reason
             if isinstance(reason, ssl.SSLCertVerificationError):
                 return f"its certificate is not valid: {reason.verify_message}", False
-            return str(getattr(reason, "strerror", None) or reason), True
+            return str(getattr(reason, "strerror", None) or reason) or type(reason).__name__, True
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__, True
-        return None, False
-
-    def _note_failure(self, problem: str | None) -> None:
-        """Report that events are lost, once until one arrives."""
-        if self._failing:
-            return
-        self._failing = True
-        address = self._webhook.address
-        text = f"note: the webhook at {address} takes nothing: {problem}; the run goes on, and newer events are tried"
-        logs.say(text, "warning", event="webhook", address=address, reason=problem)
+        return "", False
 
 
 def _place_of(event: Event) -> Place:

@@ -97,7 +97,7 @@ def test_matches_and_the_names_of_their_files_are_posted(server: Server) -> None
         ("match", "yard"),
         ("clip", "door"),
     ]
-    assert (posted[-1]["video"], sink.dropped) == ("a.mp4", 1)
+    assert (posted[-1]["video"], sink.outbox.dropped) == ("a.mp4", 1)
 
 
 def test_a_message_is_signed_with_the_secret(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_while_a_server_stalls_only_the_newest_of_a_kind_waits(server: Server) -
         for number in range(1000):
             sink.write(answer(1.0, f"answer {number}"))
         sink.write(match(1.0))
-        assert sink.dropped == 999
+        assert sink.outbox.dropped == 999
         server.go.set()
         assert server.next()[1]["text"] == "answer 999"
         assert server.next()[1]["type"] == "match"
@@ -167,7 +167,7 @@ def test_of_each_watch_the_newest_match_waits_and_silent_ones_are_not_posted(ser
         for number, watch in enumerate(("door", "gate", "quiet", "door")):
             sink.write(match(1.0, number, watch=watch))
         sink.write(turned(1.0))
-        assert sink.dropped == 1
+        assert sink.outbox.dropped == 1
         server.go.set()
         posted = [server.next()[1] for _ in range(2)]
     assert sorted((body["watch"], body["match"]) for body in posted) == [("door", 3), ("gate", 1)]
