@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 from torch.nn import functional as F
 
-from arr_coc.allocation.attending import Tensions, allocate, check_strategy, resolve_strategy, stack_allocations
+from arr_coc.allocation.attending import Tensions, allocate, stack_allocations
 from arr_coc.allocation.choice_gradient import (
     ChoiceGradient,
     add_gumbel_noise,
@@ -27,6 +27,7 @@ from arr_coc.allocation.choice_gradient import (
     straight_through,
     token_of_tiles,
 )
+from arr_coc.allocation.strategies import check_strategy, resolve_strategy
 from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure, picture_structure
 from arr_coc.bounded_json import read_json
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for

@@ -42,13 +42,13 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.group import OVERVIEW_TOKENS, GroupOptions
-from arr_coc.allocation.packets import gather_pixels
 from arr_coc.qwen.generation import MAX_TOKENS
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.small_weights.layers import shrink_weights
 from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
+from arr_coc.texture.store.base import gather_pixels
 from arr_coc.types import FrameStamp, GroupPlace, TokenPacket
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.answer_ways import speak_on

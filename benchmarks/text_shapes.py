@@ -28,7 +28,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.allocation.attending import allocate_frame
-from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
+from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest
 from arr_coc.allocation.text_lines import line_strength, line_tiles
 from arr_coc.backends.registry import open_store
 from arr_coc.errors import BackendMissing

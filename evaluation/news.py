@@ -29,9 +29,9 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import TokenPacket

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.attending import STRATEGIES_ON_DEVICE, Tensions, check_strategy
+from arr_coc.allocation.attending import Tensions
+from arr_coc.allocation.evs import ComparedPicture
 from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector, SelectorOptions
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.group import GroupOfPictures, GroupOptions
 from arr_coc.allocation.history import HistoryTracker
-from arr_coc.allocation.strategies.evs import ComparedPicture
+from arr_coc.allocation.strategies import STRATEGIES_ON_DEVICE, check_strategy
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none
@@ -473,7 +474,9 @@ class StreamAllocator:
         if memory.history is not None:
             prior_map = None if prior is None else prior.numpy()
             scored = memory.history.fill(texture, media_ns, looks.numpy(), prior_map, self._relevance.question)
-        realised = self._questions.unite(self._relevance.compute(scored, prior), scored, prior)
+        realised = self._relevance.compute(scored, prior)
+        if self._questions.others:
+            realised = self._questions.unite(realised, scored, prior)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _with_floor(self, relevance: torch.Tensor) -> torch.Tensor:

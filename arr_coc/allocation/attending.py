@@ -1,61 +1,26 @@
-"""Choice of regions for a budget of tokens by a named strategy, and the tensions of that choice.
-
-| strategy | regions |
-| --- | --- |
-| `topk` | the K most relevant tiles, level 0 |
-| `mixed` | level 0: a share (`coverage`) spread evenly, the rest the most relevant tiles |
-| `foveated` | a quadtree cover of the whole frame, fine at high relevance; K − 2 tokens or more |
-| `fixation` | the same, fine around the place of most relevance and coarser with distance |
-| `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
-| `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
-| `random` | K tiles drawn with `seed` |
-| `evs` | the K tiles that changed most since the frame shown before (`strategies/evs.py`) |
-| `auto` | `topk` if glances are made, `grid` for a void; else `foveated` if the model knows levels and has 64 tokens
-or more, else `mixed` |
-"""
+"""Choice of regions for a budget of tokens, as a function; and the tensions of that choice."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from arr_coc.allocation.choice import (
+from arr_coc.allocation.strategies import (
     AllocationHistory,
     AllocationRequest,
-    RegionChoice,
-    Regions,
-    best_tiles,
-    of_regions,
-    of_tiles,
+    check_strategy,
+    choose,
+    resolve_strategy,
 )
-from arr_coc.allocation.strategies.covers import fixation, foveated
-from arr_coc.allocation.strategies.even import grid, random, uniform
-from arr_coc.allocation.strategies.evs import evs
-from arr_coc.allocation.strategies.relevant import mixed, topk
 from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
-from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
-from arr_coc.texture.regions import region_pool
+from arr_coc.errors import NonFiniteError, OptionError, ShapeError
 from arr_coc.types import Allocation
-
-Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs"]
-
-STRATEGIES: tuple[str, ...] = get_args(Strategy)
-
-STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name not in ("fixation", "evs"))
-"""Strategies that a device can choose by. The host has to know the place that `fixation` follows, and keeps the picture
-that `evs` compares with."""
-
-COVER_TOKENS = 64
-"""Budget from which `auto` covers the whole frame. With fewer tokens, a cover leaves hardly a tile sharp, and the
-bundled model was right up to 1.8 times as often with `mixed`, on scenes that it had not seen (training/README.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,68 +108,6 @@ def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
     return Allocation(choice.regions, choice.relevance, choice.mask)
 
 
-def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
-    """Choose one frame's regions by a strategy that is not `auto`; nothing is checked."""
-    if request.within is not None:
-        return _chosen_within(request, request.within, strategy)
-    if strategy != "uniform" and request.tokens >= request.relevance.numel():
-        return of_tiles(request, torch.ones_like(request.relevance, dtype=torch.bool), request.relevance.numel())
-    return _STRATEGIES[strategy](request)
-
-
-def _chosen_within(request: AllocationRequest, within: torch.Tensor, strategy: str) -> RegionChoice:
-    """Choose regions that show some of the tiles `within`: all of these if the budget pays for them. Else the strategy
-    chooses from the whole frame with so much more that what lies within costs the budget, or hardly less."""
-    count = int(within.sum())
-    flags = within.numpy()
-    if count <= request.tokens:
-        return of_tiles(request, within, count)
-    best: Regions = np.zeros((0, 3), np.int64)
-    tokens = least = request.tokens
-    most = request.relevance.numel()
-    while least < most:
-        regions = choose(replace(request, within=None, tokens=tokens), strategy).regions.numpy()
-        regions = regions[region_pool(regions, flags, np.logical_or)]
-        if len(regions) > request.tokens:
-            most = tokens
-        else:
-            best = regions if len(regions) >= len(best) else best
-            least = tokens + 1
-        tokens = (least + most) // 2
-    if not len(best):
-        worth = torch.where(within, request.relevance, -math.inf)
-        tiles = best_tiles(worth, request.tokens, torch.zeros_like(within))
-        return of_tiles(request, tiles, request.tokens)
-    return of_regions(request, best)
-
-
-def check_strategy(strategy: str) -> None:
-    """Raise StrategyError, naming the strategies that there are."""
-    if strategy not in STRATEGIES:
-        raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
-
-
-def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glances: bool = False) -> str:
-    """Return the strategy that `auto` means.
-
-    Args:
-        strategy: Name; returned as it is, unless it is `auto`.
-        void: Whether the picture has no structure.
-        tokens: Tokens to spend.
-        levels: Whether the model knows coarse tokens.
-        glances: Whether the question chooses from the first frame on, so that coverage is needless.
-    """
-    if strategy != "auto":
-        return strategy
-    if void:
-        return "grid"
-    if glances:
-        return "topk"
-    if levels and tokens >= COVER_TOKENS:
-        return "foveated"
-    return "mixed"
-
-
 def stack_allocations(frames: list[Allocation]) -> Allocation:
     """Allocations of several frames as one with a batch dimension, padded with masked zeros to the longest."""
     return Allocation(
@@ -229,15 +132,3 @@ def _checked_map(relevance: torch.Tensor | npt.NDArray[np.float32]) -> torch.Ten
     if not torch.isfinite(relevance).all():
         raise NonFiniteError("relevance holds NaN or Inf")
     return relevance
-
-
-_STRATEGIES: dict[str, Callable[[AllocationRequest], RegionChoice]] = {
-    "topk": topk,
-    "mixed": mixed,
-    "foveated": foveated,
-    "fixation": fixation,
-    "grid": grid,
-    "uniform": uniform,
-    "random": random,
-    "evs": evs,
-}

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.attending import Tensions, choose, resolve_strategy
-from arr_coc.allocation.choice import AllocationHistory, AllocationRequest, RegionChoice
+from arr_coc.allocation.attending import Tensions
 from arr_coc.allocation.glance import GlanceOptions
+from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest, RegionChoice, choose, resolve_strategy
 from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure, picture_structure
 from arr_coc.allocation.text_lines import line_tiles
 from arr_coc.allocation.warping import Warp

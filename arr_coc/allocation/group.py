@@ -18,37 +18,46 @@ answers name only what came.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import cv2
 import numpy as np
+import numpy.typing as npt
 
 from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.group_areas import (
-    CHANGE_LEVEL,
-    NEVER,
-    NEWS,
-    STALE,
-    Flags,
-    Regions,
-    and_near,
-    is_covered,
-    most_relevant,
-    show,
-    with_tiles,
-)
-from arr_coc.allocation.group_frame import GroupFrame, GroupReason
-from arr_coc.allocation.packets import gather_pixels
 from arr_coc.allocation.tile_news import TileNews, is_other_picture
 from arr_coc.errors import OptionError
 from arr_coc.texture.regions import (
+    REGION_AREAS,
     overview_regions,
     region_mean,
     region_pool,
+    shape_grid,
+    shape_pool,
+    spread,
 )
-from arr_coc.texture.store.base import TextureView
+from arr_coc.texture.store.base import TextureView, gather_pixels
 from arr_coc.types import GROUP_GROWTH, NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
 
-OVERVIEW_TOKENS = 16
+Regions = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+TokenState = Literal["new", "shown", "superseded"]
+GroupReason = Literal[
+    "", "first", "epoch", "failed", "lost", "age", "full", "superseded", "changed", "outdated", "rebuilt"
+]
+"""Why a group begins with a frame: there was none; a cut, a seek or another size; the frame is shown whole because its
+allocation failed; the model holds another one; its age, its tokens, or those that were superseded exceed a limit; what
+changed costs about as much as a key frame; something changed, and what stays was computed beside it; it was written
+anew in idle time.
+Empty if the group goes on."""
 
+STALE = 125
+NEWS = 126
+NEVER = 127
+"""In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
+not shown, which has changed since it began, or has not."""
+
+OVERVIEW_TOKENS = 16
 OVERVIEW_SHARE = 1 / 3
 """Most regions of the overview that comes with new tokens, and their largest share of a frame's budget."""
 
@@ -59,6 +68,15 @@ tokens are computed beside each other."""
 MOST_REBUILT = 2
 """Most tokens of a group that is written anew because something changed, as a multiple of a frame's budget: a larger
 one would be out of date by the end. It begins with a key frame, and is refined again."""
+
+NEAR_TILES = 2
+"""Tiles this near to one that changed are patched with it: they have seen most of it."""
+
+CHANGE_LEVEL = 2
+"""Level of the texture whose texels are means of 4×4 pixels."""
+
+_AREAS = REGION_AREAS.astype(np.int8)
+"""Log2 of a region's area in tiles, by shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,78 @@ class GroupOptions:
             raise OptionError(f"a group of pictures shows at least 1 frame, got {self.frames}")
         if not self.seconds > 0:
             raise OptionError(f"a group of pictures lasts more than 0 seconds, got {self.seconds!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupFrame:
+    """A frame in its group, and the group up to it.
+
+    `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `reason`:
+    why the group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were
+    appended, or those of the frames that it shows, the last `appended_tokens` with this frame; `relevance` float32
+    [appended_tokens]. The `overview` tokens from `overview_begin` on are the newest overview. `lengths`: of several
+    frames, the tokens of each. `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]:
+    some tile of it has changed since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this
+    frame. Of all superseded tokens, `changed_tokens` showed what is no longer there. `is_complete`: an idle packet had
+    nothing left to refine. The group began at `begun_ns`. `news`: what was learnt of the stream's light and unrest.
+    `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE, NEWS or
+    NEVER, of several frames always NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of
+    each tile as it was shown, or was when it was noted that it had changed.
+    """
+
+    stamp: FrameStamp
+    place: GroupPlace | None
+    reason: GroupReason
+    regions: Regions
+    relevance: npt.NDArray[np.float32]
+    shown_ns: npt.NDArray[np.int64]
+    superseded: Flags
+    dropped: npt.NDArray[np.int32]
+    overview: int
+    begun_ns: int
+    areas: npt.NDArray[np.int8]
+    versions: TileVersions
+    picture: npt.NDArray[np.uint8]
+    news: TileNews
+    overview_begin: int = 0
+    lengths: tuple[int, ...] = ()
+    changed_tokens: int = 0
+    is_complete: bool = False
+
+    @property
+    def appended_tokens(self) -> int:
+        """Number of tokens that this frame appends."""
+        return len(self.relevance)
+
+    @property
+    def held_tokens(self) -> int:
+        """Number of tokens that the group shows."""
+        return len(self.regions) - self.superseded_tokens
+
+    @property
+    def superseded_tokens(self) -> int:
+        """Number of tokens that were superseded since the group began."""
+        return int(np.count_nonzero(self.superseded))
+
+    @property
+    def is_patched(self) -> bool:
+        """True if tokens were appended to the key frame, or have left it."""
+        is_later = self.place is not None and self.place.frame > 0
+        return is_later and (len(self.regions) > self.lengths[0] or bool(self.superseded.any()))
+
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the next frame; this one's if it appends nothing, and None if there is no group."""
+        if self.place is None:
+            return None
+        return replace(self.place, frame=self.place.frame + bool(self.appended_tokens or len(self.dropped)))
+
+    @property
+    def states(self) -> list[TokenState]:
+        """State of each token."""
+        older = self.superseded[: len(self.regions) - self.appended_tokens].tolist()
+        states: list[TokenState] = ["superseded" if is_superseded else "shown" for is_superseded in older]
+        return states + ["new"] * self.appended_tokens
 
 
 class GroupOfPictures:
@@ -342,7 +432,7 @@ class GroupOfPictures:
         fits = len(regions) <= self.options.tokens
         frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         if frames == 1:
-            show(regions[allocation.overview :], areas)
+            _show(regions[allocation.overview :], areas)
         picture = view.read(CHANGE_LEVEL)
         news = None
         newest = self._newest
@@ -432,7 +522,7 @@ class GroupOfPictures:
         changed, news = self._look(newest, view)
         if changed.any():
             if self.options.patch:
-                renewed = and_near(changed)
+                renewed = _and_near(changed)
             else:
                 renewed = changed
             superseded = superseded | region_pool(newest.regions, renewed, np.logical_or)
@@ -442,7 +532,7 @@ class GroupOfPictures:
             return "outdated"
         if changed_tokens:  # the rest of what a coarse token showed is not shown any more
             areas[areas < STALE] = STALE
-            show(newest.regions[~(superseded | old_overview)], areas)
+            _show(newest.regions[~(superseded | old_overview)], areas)
         before = areas.copy()
         relevance = frame.relevance.cpu().numpy()
         choice = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
@@ -451,14 +541,14 @@ class GroupOfPictures:
             new = region_pool(choice, (areas == STALE) | (areas == NEWS), np.logical_or)
             choice = choice[new]
             scores = scores[new]
-        is_addition = show(choice, areas)
+        is_addition = _show(choice, areas)
         within = frame.inputs.within
         if within is None:
             shows = np.ones_like(changed)
         else:
             shows = within.numpy()
         stale_tiles = shows & (areas == STALE)
-        parts = [choice[is_addition], most_relevant(stale_tiles, relevance, int(np.count_nonzero(stale_tiles)))]
+        parts = [choice[is_addition], _most_relevant(stale_tiles, relevance, int(np.count_nonzero(stale_tiles)))]
         needed_tokens = sum(map(len, parts))
         overview = _overview_regions(frame)
         affordable_tokens = (KEY_SHARE if only_news else 1) * frame.inputs.plan.tokens
@@ -470,10 +560,10 @@ class GroupOfPictures:
         is_complete = newest.is_complete and not (changed_tokens or needed_tokens)
         if refined_tokens is not None:
             blurred = shows & (areas > 0) & (areas == before) & ~stale_tiles
-            parts.append(most_relevant(blurred, relevance, min(refined_tokens - needed_tokens, room)))
+            parts.append(_most_relevant(blurred, relevance, min(refined_tokens - needed_tokens, room)))
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0
-        superseded = superseded | (is_covered(newest.regions, areas) & ~old_overview)
+        superseded = superseded | (_is_covered(newest.regions, areas) & ~old_overview)
         regions = np.concatenate([parts[0], tiles])
         values = np.concatenate([scores[is_addition], relevance[tiles[:, 1], tiles[:, 2]]])
         if len(regions) or (superseded & ~newest.superseded).any():
@@ -498,7 +588,7 @@ class GroupOfPictures:
             begun_ns=newest.begun_ns,
             areas=areas,
             versions=view.versions,
-            picture=with_tiles(newest.picture, picture, changed | (areas != before)),
+            picture=_with_tiles(newest.picture, picture, changed | (areas != before)),
             news=news.showing(changed | (areas != before)),
             lengths=newest.lengths,
             changed_tokens=newest.changed_tokens + changed_tokens,
@@ -533,6 +623,13 @@ class GroupOfPictures:
         )
 
 
+def _and_near(tiles: Flags) -> Flags:
+    """Return tiles bool [gh, gw] and those near them."""
+    side = 2 * NEAR_TILES + 1
+    patch: Flags = cv2.dilate(tiles.astype(np.uint8), np.ones((side, side), np.uint8)).astype(bool)
+    return patch
+
+
 def _overview_regions(frame: FrameAllocation) -> Regions:
     """Return the regions of the overview that comes with a frame's new tokens; none if all are too many."""
     most = min(OVERVIEW_TOKENS, int(OVERVIEW_SHARE * frame.inputs.plan.tokens))
@@ -540,3 +637,58 @@ def _overview_regions(frame: FrameAllocation) -> Regions:
     if frame.inputs.within is not None:  # a zone's question is not about what lies beyond it
         regions = regions[region_pool(regions, frame.inputs.within.numpy(), np.logical_or)]
     return regions.astype(np.int32)
+
+
+def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return level 2 of a picture tile by tile: uint8 [gh, 8, gw, 24], a view of it if it is contiguous."""
+    side = TILE_PX >> CHANGE_LEVEL
+    return picture.reshape(shape[0], side, shape[1], side * 3)
+
+
+def _with_tiles(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
+    """Return a picture with these tiles of another one, both level 2."""
+    shape, (rows, cols) = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles)
+    if not len(rows):
+        return picture
+    replaced = picture.copy()
+    _by_tile(replaced, shape)[rows, :, cols] = _by_tile(other, shape)[rows, :, cols]
+    return replaced
+
+
+def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
+    """Show regions [K, 3], the smallest first, and return which of them show a tile that none as small showed: bool
+    [K]. `areas` [gh, gw] are brought up to date."""
+    shape = (areas.shape[0], areas.shape[1])
+    codes = regions[:, 0]
+    is_addition = np.zeros(len(regions), bool)
+    for code in sorted(np.unique(codes).tolist(), key=lambda code: int(_AREAS[code])):
+        indices = np.flatnonzero(codes == code)
+        rows = regions[indices, 1]
+        cols = regions[indices, 2]
+        new = shape_pool(areas, code, np.maximum)[rows, cols] > _AREAS[code]
+        is_addition[indices] = new
+        shape_areas: npt.NDArray[Any] = np.full(shape_grid(shape, code), NEVER, np.int8)
+        shape_areas[rows[new], cols[new]] = _AREAS[code]
+        np.minimum(areas, spread(shape_areas, code, shape), out=areas)
+    return is_addition
+
+
+def _is_covered(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
+    """Return which regions [K, 3] show only tiles that smaller ones show: bool [K]."""
+    codes = regions[:, 0]
+    mask = np.zeros(len(regions), bool)
+    for code in np.unique(codes[_AREAS[codes] > 0]).tolist():
+        indices = np.flatnonzero(codes == code)
+        mask[indices] = shape_pool(areas, code, np.maximum)[regions[indices, 1], regions[indices, 2]] < _AREAS[code]
+    return mask
+
+
+def _most_relevant(candidates: Flags, relevance: npt.NDArray[np.float32], count: int) -> Regions:
+    """Return up to `count` of the candidate tiles [gh, gw] at level 0, the most relevant first: int32 [n, 3]."""
+    if count > 0:
+        tiles = np.flatnonzero(candidates)
+    else:
+        tiles = np.zeros(0, np.int64)
+    tiles = tiles[np.argsort(-relevance.ravel()[tiles], kind="stable")[: max(count, 0)]]
+    rows, cols = np.divmod(tiles, candidates.shape[1])
+    return np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +12,8 @@ from arr_coc.allocation.attending import Tensions
 from arr_coc.allocation.frame import FrameAllocation, SelectionInputs, SelectorOptions, TokenPlan
 from arr_coc.errors import BudgetError, counted
 from arr_coc.texture.regions import level_count, overview_regions, region_mean
-from arr_coc.texture.store.base import TextureView
+from arr_coc.texture.store.base import TextureView, gather_pixels
 from arr_coc.types import LEVELS, SCORES, TILE_PX, FramePacket, TokenPacket, TokenReason
-
-
-@runtime_checkable
-class DevicePatches(Protocol):
-    """A view whose hardware gathers pixels into tensors."""
-
-    def patches(self, regions: npt.NDArray[np.integer[Any]] | torch.Tensor) -> torch.Tensor:
-        """The pixels of regions [K, 3], uint8 [K, 3, 32, 32] on the device."""
-        ...
 
 
 def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
@@ -41,15 +32,6 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
         pixels=gather_pixels(view, regions if choice_regions.is_cpu else choice_regions[: len(regions)]),
         overview=allocation.overview,
     )
-
-
-def gather_pixels(
-    view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
-) -> npt.NDArray[np.uint8] | torch.Tensor:
-    """The pixels of regions, on the texture's device."""
-    if isinstance(view, DevicePatches):
-        return view.patches(regions)
-    return view.gather(np.asarray(regions))
 
 
 def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.integer[Any]] | None = None) -> TokenPacket:

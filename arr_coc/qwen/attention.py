@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import ModelError, NonFiniteError
-from arr_coc.qwen.decoder_layers import projected_query
+from arr_coc.qwen.decode import projected_query
 from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.prompt import PreparedPrompt
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native

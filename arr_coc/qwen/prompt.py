@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, counted
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.checkpoint import THINKING_MARKS, THINKING_SWITCH
+from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import (
     EncodedFrame,
     IncrementalEncoder,
@@ -30,7 +31,6 @@ from arr_coc.qwen.encoding import (
 )
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import CausalFrame, CausalPiece, Ids
-from arr_coc.qwen.prefill import PromptPart
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.visual_memory import VisualMemory, read_group
 from arr_coc.types import NS_PER_S, FrameStamp, TokenPacket, shown_tokens, time_text

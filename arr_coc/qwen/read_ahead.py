@@ -16,9 +16,8 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.cache import CacheMark, LayerState, empty_cache
-from arr_coc.qwen.decoder_layers import DeepstackRows, layer_steps
+from arr_coc.qwen.decode import DeepstackRows, PromptPart, layer_steps
 from arr_coc.qwen.encoding import EncodedFrame, encode_steps
-from arr_coc.qwen.prefill import PromptPart
 from arr_coc.qwen.prompt import PromptBuilder, PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 from arr_coc.qwen.vision import VisualTokens

@@ -14,11 +14,11 @@ import torch
 from arr_coc.errors import OptionError
 from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from, merge_feedback
 from arr_coc.qwen.batching.packed import PromptBranch, PromptToPrefill, prefill_packed
+from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import Ids
-from arr_coc.qwen.prefill import prefill
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead

@@ -25,9 +25,9 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.pieces import Ids, same_picture
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import VisualTokens
 from arr_coc.types import FrameStamp, TokenPacket, shown_tokens

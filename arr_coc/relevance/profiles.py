@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -62,6 +63,7 @@ def channel_names(profile: str) -> tuple[str, ...]:
     return FULL_NAMES
 
 
+@cache
 def channel_count(profile: str) -> int:
     """Number of channels of a profile. Raises ProfileError if it does not exist."""
     if profile not in PROFILES:

@@ -52,8 +52,6 @@ class UnitedQuestions:
         Raises:
             NonFiniteError, DeviceLost: As `CachedRelevance.compute`.
         """
-        if not self.others:
-            return first
         maps = [first, *(other.compute(scored, prior) for other in self.others)]
         if self._cache is None or any(new is not old for new, old in zip(maps, self._cache[0], strict=True)):
             self._cache = maps, united_relevance(maps)

@@ -14,9 +14,9 @@ from functools import partial
 import cv2
 import numpy as np
 
+from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs, Flops
-from arr_coc.qwen.prefill import PromptPart
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

@@ -1,6 +1,6 @@
 """Grid, random, smaller, full, EVS.
 
-EVS is the strategy `evs` of the product (`allocation/strategies/evs.py`) on whole clips: over all frames the tiles that
+EVS is the strategy `evs` of the product (`allocation/evs.py`) on whole clips: over all frames the tiles that
 changed most are kept; the first frame is new as a whole and comes first. That needs a budget of at least one frame.
 With less, each frame has its own share: of the first frame even coverage, of later ones the tiles that changed most. A
 single picture has no redundancy in time: even coverage.
@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocation.strategies.evs import clip_tiles, even_lattice, tile_change
+from arr_coc.allocation.evs import clip_tiles, even_lattice, tile_change
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from evaluation.strategies.base import Ask, Chosen, Reply, Strategy, TiledFrame

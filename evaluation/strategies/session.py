@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import torch
 
+from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.glancing import Glancer
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-from arr_coc.qwen.prefill import PromptPart
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession

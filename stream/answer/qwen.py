@@ -322,7 +322,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
 
     answer = config.answer
     with deferred_imports(answer.model):
-        from arr_coc.qwen.batching.slots import check_slots
+        from arr_coc.qwen.batching.step import check_slots
         from arr_coc.qwen.loading import load_qwen
         from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
         from arr_coc.qwen.session import AnswerSession

@@ -30,7 +30,7 @@ from stream.media import MapLayer
 if TYPE_CHECKING:
     from arr_coc.allocation.allocator import StreamAllocator
     from arr_coc.allocation.frame import FrameAllocation
-    from arr_coc.allocation.group_frame import GroupFrame
+    from arr_coc.allocation.group import GroupFrame
     from arr_coc.texture.store.base import TextureView
 
 KIND = ord("I")

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.group_frame import GroupFrame
+from arr_coc.allocation.group import GroupFrame
 from arr_coc.allocation.packets import explain, weights_of
 from arr_coc.errors import counted
 from arr_coc.types import NS_PER_MS, NS_PER_S, TileGrid, TileMotion

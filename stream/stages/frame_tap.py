@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.group_frame import GroupFrame
+from arr_coc.allocation.group import GroupFrame
 from arr_coc.texture.store.base import TextureView
 from arr_coc.types import NS_PER_S, FrameStamp, TileMotion
 from stream.control import WAIT_MS

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from arr_coc.allocation import group_areas
+from arr_coc.allocation import group
 
 
 @contextmanager
 def nothing_near() -> Iterator[None]:
     """Patches hold what changed alone: most of a picture of a few tiles is near anything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group_areas, "NEAR_TILES", 0)
+        patch.setattr(group, "NEAR_TILES", 0)
         yield

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.attending import Tensions
-from arr_coc.allocation.choice import RegionChoice
 from arr_coc.allocation.frame import (
     FrameAllocation,
     RegionSelector,
@@ -15,6 +14,7 @@ from arr_coc.allocation.frame import (
     SelectorOptions,
     TokenPlan,
 )
+from arr_coc.allocation.strategies import RegionChoice
 from arr_coc.budget import Budget
 from arr_coc.types import Feedback, FrameStamp
 

@@ -22,11 +22,10 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import load_bundled_layer
 from arr_coc.qwen.attention import probed_layers
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import decode_one_token
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

@@ -17,7 +17,7 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import allocate_frame
-from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
+from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest
 from arr_coc.allocation.text_lines import LEAST_RUN, Levels, line_strength, line_tiles
 from arr_coc.texture.regions import first_tiles, overview_regions, region_sides
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid

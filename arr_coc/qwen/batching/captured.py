@@ -19,10 +19,8 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import probed_layers
-from arr_coc.qwen.batching.slots import SlotBlock
-from arr_coc.qwen.batching.step import DecodeRow, likeliest
-from arr_coc.qwen.decode import choose_finite
-from arr_coc.qwen.decoder_layers import layer_steps, logits_of
+from arr_coc.qwen.batching.step import DecodeRow, SlotBlock, likeliest
+from arr_coc.qwen.decode import choose_finite, layer_steps, logits_of
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 from arr_coc.types import finish

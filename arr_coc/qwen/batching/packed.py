@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.cache import CacheMark, LayerState, PrefixCache
-from arr_coc.qwen.decoder_layers import DeepstackRows, layer_steps, logits_of
-from arr_coc.qwen.prefill import PromptPart
+from arr_coc.qwen.decode import DeepstackRows, PromptPart, layer_steps, logits_of
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 from arr_coc.types import finish
 
@@ -132,7 +131,7 @@ class _PackedAttention:
         self.ends = [*accumulate(part.length for prompt in prompts for part in prompt.parts)]
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Arguments and result as `arr_coc.qwen.decoder_layers.Attend`."""
+        """Arguments and result as `arr_coc.qwen.decode.Attend`."""
         rows = zip(*(rows.split(self._counts) for rows in (query, key, value)), strict=True)
         mixed = [self._attend(index, layer, *qkv) for index, qkv in enumerate(rows)]
         return torch.cat(mixed)
@@ -198,7 +197,7 @@ class _PackedRecurrence:
         ]
 
     def __call__(self, number: int, layer: Any, entering: torch.Tensor) -> torch.Tensor:
-        """Arguments and result as `arr_coc.qwen.decoder_layers.Recur`."""
+        """Arguments and result as `arr_coc.qwen.decode.Recur`."""
         mixed = []
         for prompt, states, rows in zip(self._prompts, self._states, entering.split(self._counts), strict=True):
             kv = prompt.cache.kv

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from arr_coc.texture.store.native import host_texture
 from arr_coc.texture.store.planes import Difference, Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.texture.store.raster import HostTexture, gather
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TexelReader(Protocol):
@@ -93,6 +96,24 @@ class TextureView:
             first = codes[np.flatnonzero(~exists)[0]].tolist()
             raise ShapeError(f"region {first} (shape, row, col) lies outside a grid of {self.grid.shape} tiles")
         return codes
+
+
+@runtime_checkable
+class DevicePatches(Protocol):
+    """A view whose hardware gathers pixels into tensors."""
+
+    def patches(self, regions: npt.NDArray[np.integer[Any]] | torch.Tensor) -> torch.Tensor:
+        """The pixels of regions [K, 3], uint8 [K, 3, 32, 32] on the device."""
+        ...
+
+
+def gather_pixels(
+    view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
+) -> npt.NDArray[np.uint8] | torch.Tensor:
+    """The pixels of regions, on the texture's device."""
+    if isinstance(view, DevicePatches):
+        return view.patches(regions)
+    return view.gather(np.asarray(regions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.attention import attention_weights, last_query
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import choose_finite, decode_one_token, not_finite
+from arr_coc.qwen.decode import PromptPart, choose_finite, decode_one_token, not_finite
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.options import Decoding
-from arr_coc.qwen.prefill import PromptPart
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.text_stream import TextStream
 from evaluation.errors import EvaluationError

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.attending import choose
-from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.packets import packet_from
+from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest, choose
 from arr_coc.backends.cuda.device import CudaDevice, call, find_device
 from arr_coc.backends.cuda.frames import format_of
 from arr_coc.backends.cuda.store import CudaStore

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.allocation.attending import STRATEGIES, allocate
-from arr_coc.allocation.choice import AllocationHistory
-from arr_coc.allocation.strategies.even import even_tiles
+from arr_coc.allocation.attending import allocate
+from arr_coc.allocation.strategies import STRATEGIES, AllocationHistory, even_tiles
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
 from arr_coc.texture.regions import ABSENT, shape_map
 

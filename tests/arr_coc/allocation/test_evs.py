@@ -11,10 +11,10 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator, suits_device
 from arr_coc.allocation.attending import allocate
-from arr_coc.allocation.choice import AllocationHistory
+from arr_coc.allocation.evs import changed_tiles, clip_tiles, even_lattice, tile_change
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.group import GroupOptions
-from arr_coc.allocation.strategies.evs import changed_tiles, clip_tiles, even_lattice, tile_change
+from arr_coc.allocation.strategies import AllocationHistory
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator

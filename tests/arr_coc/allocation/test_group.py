@@ -11,13 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.allocation import group_areas
+from arr_coc.allocation import group as groups
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.group import KEY_SHARE, OVERVIEW_TOKENS, GroupOfPictures, GroupOptions
-from arr_coc.allocation.group_areas import NEVER, NEWS, STALE
-from arr_coc.allocation.group_frame import GroupFrame
+from arr_coc.allocation.group import (
+    KEY_SHARE,
+    NEVER,
+    NEWS,
+    OVERVIEW_TOKENS,
+    STALE,
+    GroupFrame,
+    GroupOfPictures,
+    GroupOptions,
+)
 from arr_coc.allocation.packets import all_tokens, explain, packet_from
 from arr_coc.allocation.tile_news import LASTING_LOOKS
 from arr_coc.allocation.zones import ZoneOptions
@@ -62,8 +69,7 @@ class Token:
 
     def is_near_change(self, content: Content) -> bool:
         area = tuple(
-            slice(max(0, side.start - group_areas.NEAR_TILES), side.stop + group_areas.NEAR_TILES)
-            for side in self.tiles
+            slice(max(0, side.start - groups.NEAR_TILES), side.stop + groups.NEAR_TILES) for side in self.tiles
         )
         return bool((self.content[area] != content[area]).any())
 
@@ -648,7 +654,7 @@ def test_a_tile_that_changed_is_shown_again_at_level_0() -> None:
 
 
 def test_a_patch_shows_again_what_is_near_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_areas, "NEAR_TILES", 2)
+    monkeypatch.setattr(groups, "NEAR_TILES", 2)
     run = Run(options(400), rows=12, cols=16, exact=False)
     run.allocate()
     run.send()  # shows all tiles

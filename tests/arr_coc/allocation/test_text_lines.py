@@ -15,9 +15,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import Tensions, allocate_frame
-from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.frame import RegionSelector, SelectorOptions
 from arr_coc.allocation.packets import explain, packet_from
+from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest
 from arr_coc.allocation.text_lines import LineTree, line_pairs, line_strength, line_tiles, line_tree
 from arr_coc.backends.registry import open_store
 from arr_coc.texture.covers import QuadTree, top_level

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator, suits_device
-from arr_coc.allocation.attending import STRATEGIES, choose
-from arr_coc.allocation.choice import AllocationHistory, AllocationRequest
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
+from arr_coc.allocation.strategies import STRATEGIES, AllocationHistory, AllocationRequest, choose
 from arr_coc.allocation.zones import ZoneOptions, zone_tiles
 from arr_coc.texture.polygons import Polygon, box_polygon
 from arr_coc.texture.regions import region_pool

@@ -11,9 +11,8 @@ import torch
 
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import decode_one_token
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import FramePacket, FrameStamp, TileGrid

@@ -6,7 +6,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from arr_coc.qwen.cache import ROOM_TOKENS, PrefixCache, empty_cache
-from arr_coc.qwen.prefill import PromptPart, prefill
+from arr_coc.qwen.decode import PromptPart, prefill
 from tests.support.models import tiny_qwen
 
 

@@ -12,11 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from arr_coc.qwen import onednn
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import decode_one_token
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.families import CHUNK
 from arr_coc.qwen.flops import Costs, Flops
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FrameStamp
 from evaluation.strategies.base import TiledFrame

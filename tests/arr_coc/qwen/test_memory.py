@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.cache import empty_cache
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.qwen.vision import VisualTokens

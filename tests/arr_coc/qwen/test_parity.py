@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from arr_coc.qwen.cache import empty_cache
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.preprocess import grid_regions, to_patches, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arr_coc.qwen.cache import PrefixCache, empty_cache
-from arr_coc.qwen.prefill import PromptPart, prefill
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.preprocess import visual_positions
 from arr_coc.qwen.qwenvl import TEXTS_KEPT, rotate, rotate_native, rotation
 from tests.support.models import FAMILIES, tiny_qwen

@@ -14,12 +14,11 @@ from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
 from arr_coc.qwen import session as session_module
 from arr_coc.qwen.batching import step as step_module
-from arr_coc.qwen.batching.decoder import Decoder
 from arr_coc.qwen.encoding import IncrementalEncoder
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerSession, SlotAnswer, SlotQuestion
+from arr_coc.qwen.session import AnswerSession, Decoder, SlotAnswer, SlotQuestion
 from arr_coc.qwen.slot import AnswerResult
 from arr_coc.types import FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator

@@ -13,7 +13,6 @@ from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import session as sessions
 from arr_coc.qwen.attention import AttentionProbe, probed_layers
-from arr_coc.qwen.batching import decoder
 from arr_coc.qwen.checkpoint import check_folder
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.prompt import prompt_ids
@@ -182,8 +181,7 @@ def spoken(speaking: AnswerSession, monkeypatch: pytest.MonkeyPatch, text: str) 
         see(probe, layer, query, keys)
 
     monkeypatch.setattr(AttentionProbe, "see", noted)
-    for module in (sessions, decoder):
-        monkeypatch.setattr(module, "choose_rows", lambda *_: [[next(tokens), 1]])
+    monkeypatch.setattr(sessions, "choose_rows", lambda *_: [[next(tokens), 1]])
     list(speaking.answer(packet(), QUERY))
     return lengths
 

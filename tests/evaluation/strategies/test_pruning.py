@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import decode_one_token
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.errors import EvaluationError
 from evaluation.strategies.pruning.base import Pruner

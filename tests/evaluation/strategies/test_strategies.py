@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.allocation.strategies.evs import clip_tiles
+from arr_coc.allocation.evs import clip_tiles
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import PROBED_LAYERS

@@ -8,7 +8,7 @@ import pytest
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError
-from arr_coc.qwen.batching import slots as slots_module
+from arr_coc.qwen.batching import step as slots_module
 from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED, ClientQuestion, history_text, load_answer_model
 from stream.answer.qwen import ClientSlots, QwenAnswerModel

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from arr_coc.allocation.group_frame import GroupFrame
+from arr_coc.allocation.group import GroupFrame
 from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.tile_news import TileNews
 from arr_coc.relevance.profiles import CORE_NAMES, FULL, FULL_NAMES, SIGNED_NAMES

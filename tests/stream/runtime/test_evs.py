@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.allocation.strategies.evs import even_lattice
+from arr_coc.allocation.evs import even_lattice
 from stream.cli import main
 
 GRID = (12, 20)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from arr_coc.qwen.cache import PrefixCache, empty_cache
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.families import family_of
-from arr_coc.qwen.prefill import PromptPart, prefill
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

@@ -9,7 +9,7 @@ from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.batching import packed as packed_module
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.cache import PrefixCache, empty_cache
-from arr_coc.qwen.prefill import PromptPart, prefill
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from tests.arr_coc.qwen.test_session import QUERY, packet

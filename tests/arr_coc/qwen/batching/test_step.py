@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.batching.slots import SlotBlock, check_slots
+from arr_coc.qwen.batching.step import SlotBlock, check_slots
 from arr_coc.qwen.cache import ROOM_TOKENS, CacheMark
 from tests.support.models import HEAD_DIM, tiny_qwen
 

@@ -18,12 +18,11 @@ from arr_coc.errors import ModelError, OptionError
 from arr_coc.finetune.module import TrainableQwen
 from arr_coc.qwen import loading
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import decode_one_token
+from arr_coc.qwen.decode import decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
-from arr_coc.qwen.prefill import prefill
 from arr_coc.qwen.quantisation import SMALL_DTYPES, SmallDtype, check_small_dtype
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.small_weights import layers, shrinker

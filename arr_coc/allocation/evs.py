@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.choice import AllocationRequest, RegionChoice, of_tiles
 from arr_coc.texture.store.base import TextureView
 from arr_coc.types import TILE_PX, TileVersions
 
@@ -152,12 +151,3 @@ class ComparedPicture:
         """The newest frame is shown: later ones are compared with it."""
         self._reference = self._newest
         self._change = None
-
-
-def evs(request: AllocationRequest) -> RegionChoice:
-    if request.memory.change is None:
-        change = None
-    else:
-        change = request.memory.change.numpy()
-    tiles = changed_tiles(change, request.shape, request.tokens)
-    return of_tiles(request, torch.from_numpy(tiles), request.tokens)

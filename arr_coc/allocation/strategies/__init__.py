@@ -1,1 +1,0 @@
-"""Strategies that choose the regions of a frame; `arr_coc.allocation.attending` names them."""
