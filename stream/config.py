@@ -1007,7 +1007,7 @@ def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
 
 
 ASSIGNED_SERVERS = "assigned"
-"""Value of `answer.server` of a run whose answer servers come and go: `RunControl.set_servers` names them."""
+"""Value of `answer.server` of a run whose answer servers come and go: `SetServers` names them."""
 
 
 def server_addresses(server: str) -> tuple[str, ...]:

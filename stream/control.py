@@ -1,4 +1,4 @@
-"""Control of a run: end, cancellation and failure, errors in words, and the signals that end the program."""
+"""Control of a run: commands, end and failure, errors in words, and the signals that end the program."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import signal
 import termios
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import ClassVar, TypeAlias
+
+import msgspec
 
 from arr_coc import errors as arr_coc_errors
 from arr_coc.errors import ArrCocError
@@ -33,30 +33,56 @@ ELAPSED = "elapsed"
 SIDE_QUESTIONS_MAX = 8
 """Limit of side questions that wait; further ones are refused."""
 
+WATCH_CHANGES_MAX = 8
+"""Limit of changes of watches that wait; further ones are refused."""
 
-@dataclass(frozen=True, slots=True)
-class SideQuestion:
-    """Question about the newest frame that is answered once, between the run's own answers, and makes no caption.
-    `number` is its own in the run."""
+
+class Command(msgspec.Struct, frozen=True, tag_field="command"):
+    """Request of a person or a program to a run while it goes on. `newest_counts`: the last of several pending ones
+    wins."""
+
+    newest_counts: ClassVar[bool] = False
+
+
+class Ask(Command, frozen=True, tag="ask"):
+    """Change the question from the next answer on; a `QueryChanged` event reports whether it was accepted."""
+
+    newest_counts: ClassVar[bool] = True
+    query: str
+
+
+class AskAside(Command, frozen=True, tag="ask-aside"):
+    """Answer a side question about the newest frame once, between the run's own answers, without a caption; a
+    `SideAnswer` or `SideRefused` event ends it. `number` is its own in the run."""
 
     number: int
     query: str
 
 
-WATCH_CHANGES_MAX = 8
-"""Limit of changes of watches that wait; further ones are refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchChange:
-    """Change of a run's watches while it goes on: a new watch `name` with these settings, or, without a `question`, the
-    end of the one of that name."""
+class AddWatch(Command, frozen=True, tag="add-watch"):
+    """Add a watch with these settings; a `WatchesChanged` event reports whether that was done."""
 
     name: str
-    question: str | None = None
+    question: str
     threshold: float = 0.6
     hold_s: float = 0.0
     cooldown_s: float = 0.0
+
+
+class RemoveWatch(Command, frozen=True, tag="remove-watch"):
+    """Remove the watch of this name; a `WatchesChanged` event reports whether that was done."""
+
+    name: str
+
+
+WatchChange: TypeAlias = AddWatch | RemoveWatch
+
+
+class Stop(Command, frozen=True, tag="stop"):
+    """End the run with this outcome, as `RunControl.end`, or `cancel` it."""
+
+    outcome: str = INTERRUPTED
+    cancel: bool = False
 
 
 class CancelledError(Exception):
@@ -64,53 +90,36 @@ class CancelledError(Exception):
 
 
 class RunControl:
-    """Requests to a run, and its first failure. Plain flags: safe in threads and signal handlers."""
+    """Commands to a run, and its first failure. Ends are plain flags: safe in threads and signal handlers."""
 
     def __init__(self) -> None:
         self._end: str | None = None
         self.cancelled = False
         self.failure: Exception | None = None
-        self._queries: deque[str] = deque(maxlen=1)
-        self._side_questions: deque[SideQuestion] = deque()
-        self._watch_changes: deque[WatchChange] = deque()
-        self._servers: deque[tuple[Any, ...]] = deque(maxlen=1)
+        self._lock = threading.Lock()
+        self._commands: list[Command] = []
         self._seen_s: dict[str, float] = {}
 
-    def ask(self, query: str) -> None:
-        """Sets the query from the next answer on; of several that were not taken yet, the newest counts."""
-        self._queries.append(query)
+    def send(self, command: Command) -> None:
+        """Follow a command to stop at once, and let any other wait until the run takes it; for any thread."""
+        if isinstance(command, Stop):
+            self.end(command.outcome)
+            if command.cancel:
+                self.cancel()
+            return
+        with self._lock:
+            if command.newest_counts:
+                self._commands = [other for other in self._commands if type(other) is not type(command)]
+            self._commands.append(command)
 
-    def take_query(self) -> str | None:
-        """Returns the query that was set since the last call; None if none was."""
-        return self._queries.pop() if self._queries else None
-
-    def ask_aside(self, question: SideQuestion) -> None:
-        """Asks a side question."""
-        self._side_questions.append(question)
-
-    def take_side_questions(self) -> tuple[SideQuestion, ...]:
-        """Returns the side questions that were asked since the last call."""
-        questions = self._side_questions
-        return tuple(questions.popleft() for _ in range(len(questions)))
-
-    def change_watch(self, change: WatchChange) -> None:
-        """Adds or removes a watch."""
-        self._watch_changes.append(change)
-
-    def take_watch_changes(self) -> tuple[WatchChange, ...]:
-        """Returns the changes of watches since the last call."""
-        changes = self._watch_changes
-        if changes:
-            return tuple(changes.popleft() for _ in range(len(changes)))
-        return ()
-
-    def set_servers(self, servers: tuple[Any, ...]) -> None:
-        """Sets the answer servers of a run with `ASSIGNED_SERVERS`, as `ServerAddress` of the transport."""
-        self._servers.append(servers)
-
-    def take_servers(self) -> tuple[Any, ...] | None:
-        """Returns the answer servers that were set since the last call; None if none were."""
-        return self._servers.pop() if self._servers else None
+    def take_commands(self) -> list[Command]:
+        """Return the commands since the last call, in order."""
+        if not self._commands:
+            return []
+        with self._lock:
+            commands = self._commands
+            self._commands = []
+            return commands
 
     def end(self, outcome: str = INTERRUPTED) -> None:
         """Ends the run: no new frames, and those in flight are finished. Of several outcomes the first counts."""

@@ -15,11 +15,12 @@ from stream.answer.side import RUN_OVER, SIDE, SideQuestions
 from stream.answer.standing import WatchChanges
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
 from stream.clock import Clock
-from stream.control import FOUND, WAIT_MS, RunControl
+from stream.control import FOUND, WAIT_MS, AddWatch, Ask, AskAside, Command, RemoveWatch, RunControl
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Event, Notice, QueryChanged, SideRefused, WatchesChanged, YesNoResult
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, Transport
+from stream.transport.pool import SetServers
 from stream.untrusted import GLANCES_A_TURN_MAX
 
 MS_PER_S = 1000
@@ -364,25 +365,25 @@ class AnswerScheduler:
         """Pass on the events and feedback of the answer server. Raises CancelledError once the run is cancelled."""
         self._control.check()
         client = self.client
-        query = self._control.take_query()
-        if query is not None and self._policy.watches_only:
-            self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
-        elif query is not None:
-            self._change_query(query)
-        if (servers := self._control.take_servers()) is not None:
-            self.connection.set_servers(servers)
+        for command in self._control.take_commands():
+            self._follow(command)
         for outcome in self.connection.exchange(timeout_ms):
             self._take(outcome)
         if client.requests.lost_answers > self._lost_answers:
             self._watches.retry()
             self._emit(self._sides.lose())
         self._lost_answers = client.requests.lost_answers
-        for change in self._control.take_watch_changes():
-            self._emit(self._changes.add(change))
         if self._changes.waiting and client.ready and not client.busy:
             self._on_changes(self._changes.begin())
             self.connection.flush()
-        self._ask_aside()
+        may_change = client.ready and not client.busy and not client.changes_query
+        # a side question is about a frame
+        if (
+            may_change
+            and self._stamp is not BEFORE_FRAMES
+            and (query := self._sides.next_query(self._query)) is not None
+        ):
+            client.set_query(query)
 
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
@@ -398,6 +399,23 @@ class AnswerScheduler:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
         self._endpoint.on_timeout()
         connection.give_up(f"silent for {limit_s:g} s")
+
+    def _follow(self, command: Command) -> None:
+        """Follow a command to the run."""
+        match command:
+            case Ask(query=query) if self._policy.watches_only:
+                self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
+            case Ask(query=query):
+                self._change_query(query)
+            case AskAside() if self._finishing or self.client.options.journal is not None:
+                reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
+                self._emit([SideRefused(question=command.number, error=reason)])
+            case AskAside():
+                self._emit(self._sides.add(command))
+            case AddWatch() | RemoveWatch():
+                self._emit(self._changes.add(command))
+            case SetServers(servers=servers):
+                self.connection.set_servers(servers)
 
     def _take(self, outcome: Outcome) -> None:
         """Pass on an outcome of the server's messages, and act on it."""
@@ -423,20 +441,6 @@ class AnswerScheduler:
             self._observer.on_event(event)
             if self._watches.ends_run(event):
                 self._control.end(FOUND)
-
-    def _ask_aside(self) -> None:
-        """Take new side questions, and set the query of the next one, or the run's own again, if there is a frame and
-        nothing is in flight."""
-        for question in self._control.take_side_questions():
-            if self._finishing or self.client.options.journal is not None:
-                reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
-                self._emit([SideRefused(question=question.number, error=reason)])
-            else:
-                self._emit(self._sides.add(question))
-        if not self.client.ready or self.client.busy or self.client.changes_query or self._stamp is BEFORE_FRAMES:
-            return
-        if (query := self._sides.next_query(self._query)) is not None:
-            self.client.set_query(query)
 
     @property
     def _due(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stream.control import SIDE_QUESTIONS_MAX, SideQuestion
+from stream.control import SIDE_QUESTIONS_MAX, AskAside
 from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
 
 SIDE = "side"
@@ -28,13 +28,13 @@ class SideQuestions:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[SideQuestion] = deque()
+        self._waiting: deque[AskAside] = deque()
         self._run_query: str | None = None
         self._run_query_before: str | None = None
         self._run_query_is_new = self._returning = False
         self._is_accepted = self._is_sent = False
         self._in_pieces = self._is_repeat = False
-        self.current: SideQuestion | None = None
+        self.current: AskAside | None = None
 
     @property
     def holds(self) -> bool:
@@ -46,7 +46,7 @@ class SideQuestions:
         """True if the current question is in force, and was not sent yet."""
         return self._is_accepted and not self._is_sent
 
-    def add(self, question: SideQuestion) -> list[Event]:
+    def add(self, question: AskAside) -> list[Event]:
         """Let a question wait; return its refusal if too many do."""
         if len(self._waiting) >= SIDE_QUESTIONS_MAX:
             return [SideRefused(question=question.number, error=CROWDED)]

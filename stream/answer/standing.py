@@ -21,7 +21,7 @@ from stream.answer.triggers import (
     YesNoTriggerOptions,
 )
 from stream.config import WatchConfig
-from stream.control import WATCH_CHANGES_MAX, WatchChange
+from stream.control import WATCH_CHANGES_MAX, AddWatch, RemoveWatch, WatchChange
 from stream.errors import ConfigError
 from stream.events import StandingQuestion, WatchesChanged
 from stream.options.schedule import Schedule
@@ -41,14 +41,14 @@ MEANS_NOTHING = "its yes {warning}; ask for what the model knows"
 NO_WATCH_CHANGES = "this run keeps its answers to be continued, so its watches stay as they are; leave --resume out"
 
 
-def watch_of(change: WatchChange) -> WatchConfig:
+def watch_of(command: AddWatch) -> WatchConfig:
     """Return the configuration of a new watch. Raises ValueError for a value out of range."""
     return WatchConfig(
-        name=change.name,
-        question=change.question or "",
-        threshold=change.threshold,
-        hold_s=change.hold_s,
-        cooldown_s=change.cooldown_s,
+        name=command.name,
+        question=command.question,
+        threshold=command.threshold,
+        hold_s=command.hold_s,
+        cooldown_s=command.cooldown_s,
     )
 
 
@@ -97,7 +97,8 @@ class WatchChanges:
     def add(self, change: WatchChange) -> list[WatchesChanged]:
         """Let a change wait; return its refusal if there can be none, or too many wait."""
         if self._fixed or len(self.waiting) >= WATCH_CHANGES_MAX:
-            return [self._event(change.name, change.question, NO_WATCH_CHANGES if self._fixed else CROWDED)]
+            question = change.question if isinstance(change, AddWatch) else ""
+            return [self._event(change.name, question, NO_WATCH_CHANGES if self._fixed else CROWDED)]
         self.waiting.append(change)
         return []
 
@@ -106,7 +107,7 @@ class WatchChanges:
         events: list[WatchesChanged] = []
         while self.waiting and self._new is None:
             change = self.waiting.popleft()
-            events += self._remove(change.name) if change.question is None else self._ask(change)
+            events += self._remove(change.name) if isinstance(change, RemoveWatch) else self._ask(change)
         return events
 
     def take(self, outcome: AcceptedWatch | RefusedWatch) -> list[WatchesChanged]:
@@ -153,7 +154,7 @@ class WatchChanges:
             return questions[0]
         return None
 
-    def _ask(self, change: WatchChange) -> list[WatchesChanged]:
+    def _ask(self, change: AddWatch) -> list[WatchesChanged]:
         try:
             new = watch_rules(watch_of(change))
         except (ValueError, OverflowError):  # of another program; the page's are checked before
@@ -207,9 +208,9 @@ class WatchChanges:
     def _questions(self) -> list[str]:
         return [watch.options.question for watch in self._watches]
 
-    def _event(self, name: str, question: str | None, error: str | None = None) -> WatchesChanged:
+    def _event(self, name: str, question: str, error: str | None = None) -> WatchesChanged:
         present = [_standing(watch.options) for watch in self._watches]
-        return WatchesChanged(watch=name, watches=present, error=error, question=question or "")
+        return WatchesChanged(watch=name, watches=present, error=error, question=question)
 
 
 def _standing(rules: WatchRules) -> StandingQuestion:

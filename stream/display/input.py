@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stream import logs
+from stream.control import Ask
 from stream.events import QueryChanged
 from stream.untrusted import QUERY_LIMIT_CHARS, printable
 
@@ -40,13 +41,13 @@ def refusal_reason(text: str) -> str | None:
 
 
 class PendingQuestions:
-    """Questions that were put to a run with `ask` and wait until it takes them. For any thread.
+    """Questions that were sent to a run and wait until it takes them. For any thread.
 
     A run takes the newest of several that came between two of its looks, and passes over the others.
     """
 
-    def __init__(self, ask: Callable[[str], None]) -> None:
-        self._ask = ask
+    def __init__(self, send: Callable[[Ask], None]) -> None:
+        self._send = send
         self._lock = threading.Lock()
         self._queue: deque[str] = deque(maxlen=100)  # questions that wait at most; of more, the oldest are forgotten
 
@@ -65,7 +66,7 @@ class PendingQuestions:
             return
         with self._lock:
             self._queue.append(question)
-        self._ask(question)
+        self._send(Ask(question))
 
     def settle(self, event: QueryChanged) -> list[str]:
         """This question waits no longer. Returns a line on each that waited before it: it will not be asked."""
@@ -140,9 +141,9 @@ class Questions:
         self._lock = threading.Lock()
         self._cameras: dict[str, PendingQuestions] = {}
 
-    def add(self, camera: str, ask: Callable[[str], None]) -> PendingQuestions:
-        """Let a camera be asked from here on, with `ask`; returns its questions."""
-        pending = PendingQuestions(ask)
+    def add(self, camera: str, send: Callable[[Ask], None]) -> PendingQuestions:
+        """Let a camera be asked from here on, with `send`; returns its questions."""
+        pending = PendingQuestions(send)
         with self._lock:
             self._cameras[camera] = pending
             if self._questions_fd is not None and self._reader is None:

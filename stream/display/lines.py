@@ -11,6 +11,7 @@ from functools import partial
 from arr_coc.errors import of_counted
 from stream import logs
 from stream.clock import Clock, DisplayClock, MonotonicClock, duration_text
+from stream.control import Ask
 from stream.display.input import Questions
 from stream.display.layout import SEPARATOR
 from stream.display.state import CameraState, TranscriptEntry
@@ -170,11 +171,11 @@ class LinesDisplay(Display):
             if figures.frames or figures.outage is not None:
                 self._say(camera, figures_text(figures, state.position(figures)))
 
-    def _ask(self, state: CameraState, run: RunHandle, question: str) -> None:
+    def _ask(self, state: CameraState, run: RunHandle, command: Ask) -> None:
         """Ask; report that the answer cannot come yet."""
         if state.loading:
-            self._say(state.name, f"asking, once the model is loaded: {question}", shared=True)
-        run.ask(question)
+            self._say(state.name, f"asking, once the model is loaded: {command.query}", shared=True)
+        run.send(command)
 
     def _over(self, camera: str) -> None:
         """Remove a camera that has ended; after the last one, stop the figures and the questions."""
@@ -270,7 +271,7 @@ class JsonDisplay(Display):
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._clocks[camera] = DisplayClock(run.source_info.live, dates=True)
-        self._questions.add(camera, run.ask)
+        self._questions.add(camera, run.send)
 
     def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):

@@ -318,7 +318,7 @@ class LiveDisplay(Display):
             self._open()
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
-        self._cameras[camera].attach(run, self._questions.add(camera, run.ask))
+        self._cameras[camera].attach(run, self._questions.add(camera, run.send))
         if self._single_camera is not None:
             self._open()
 

@@ -71,7 +71,7 @@ class ProgressDisplay(Display):
         self._progress.update(self._task, total=frames)
         self._clock = DisplayClock(run.source_info.live, dates=True)
         self._event_text = EventText(self._clock.text)
-        self._questions.add(camera, run.ask)
+        self._questions.add(camera, run.send)
 
     def show_message(self, message: str) -> None:
         """Shows a message at once. Safe in a signal handler: takes no lock, uses no buffer."""

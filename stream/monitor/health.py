@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.model import model_world
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, Config
-from stream.control import INTERRUPTED, SideQuestion, WatchChange
+from stream.control import INTERRUPTED, AddWatch, Ask, AskAside, Command, RemoveWatch
 from stream.events import (
     ANSWERS_LOST,
     STORE_LOST,
@@ -62,11 +62,7 @@ class RunHandle(Protocol):
 
     def cancel(self) -> None: ...
 
-    def ask(self, query: str) -> None: ...
-
-    def ask_aside(self, question: SideQuestion) -> None: ...
-
-    def change_watch(self, change: WatchChange) -> None: ...
+    def send(self, command: Command) -> None: ...
 
     def processes(self) -> dict[str, int]: ...
 
@@ -217,37 +213,20 @@ class RunMonitor:
             totals = self._statistics.totals
             return HealthReport(status, reason, self._ready, age_s, totals.frames, totals.answers)
 
-    def ask(self, query: str) -> str | None:
-        """Change the run's question; return why it cannot be changed, None if it is passed on."""
-        problem = self._problem_of(query)
-        if problem is None and self._run is not None:
-            self._run.ask(query)
-        return problem
-
-    def ask_aside(self, question: SideQuestion) -> str | None:
-        """Ask a side question; return why it cannot be asked, None if it is passed on."""
-        problem = self._problem_of(question.query)
-        if problem is None and self._run is not None:
-            self._run.ask_aside(question)
-        return problem
-
-    def change_watch(self, change: WatchChange) -> str | None:
-        """Add or remove a watch of the run; return why that cannot be done, None if it is passed on."""
-        problem = self._problem_of(change.question or change.name)
-        if problem is None and self._run is not None:
-            self._run.change_watch(change)
-        return problem
-
-    def _problem_of(self, query: str) -> str | None:
-        """Return why a question cannot be asked now."""
-        if not query.strip():
+    def send(self, command: Ask | AskAside | AddWatch | RemoveWatch) -> str | None:
+        """Pass a command on to the run; return why that cannot be done, None if it is passed on."""
+        match command:
+            case Ask(query=text) | AskAside(query=text) | AddWatch(question=text) | RemoveWatch(name=text):
+                pass
+        if not text.strip():
             return "the question is empty"
-        if len(query) > QUERY_LIMIT_CHARS:
-            return f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}"
+        if len(text) > QUERY_LIMIT_CHARS:
+            return f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(text)}"
         if self._run is None:
             return "the run has not begun; ask again in a moment"
         if self.health().status == "ended":
             return "the run has ended"
+        self._run.send(command)
         return None
 
     def _state(self) -> tuple[str, str | None]:

@@ -18,7 +18,7 @@ import msgspec
 from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import Config
-from stream.control import RunControl, is_user_fixable
+from stream.control import Command, RunControl, Stop, is_user_fixable
 from stream.errors import SourceError
 from stream.events import FrameReady, Restarted
 from stream.runtime.answer_service import ANSWERS, AnswerService
@@ -31,7 +31,6 @@ from stream.runtime.worker_messages import (
     FrameWorkerConfig,
     Report,
     SourceOpened,
-    WorkerCommand,
     WorkerFinished,
     WorkerNote,
     unpack_report,
@@ -113,9 +112,9 @@ class FrameProcess:
             return {"main": os.getpid(), **children}
         return children
 
-    def send(self, command: WorkerCommand) -> None:
-        """Sends the process a command; after an end it is not started again."""
-        self._ending = self._ending or command.end is not None
+    def send(self, command: Command) -> None:
+        """Sends the process a command; after one to stop it is not started again."""
+        self._ending = self._ending or isinstance(command, Stop)
         self._supervisor.child.send_line(msgspec.json.encode(command))
 
     def receive(self) -> Sequence[Report]:
@@ -197,7 +196,8 @@ class FrameProcess:
             nice=self._nice,
         )
         child.send_line(msgspec.json.encode(config))
-        child.send_line(msgspec.json.encode(continuity.first_command))
+        for command in continuity.open_commands:
+            child.send_line(msgspec.json.encode(command))
         return child
 
     @property

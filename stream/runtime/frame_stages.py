@@ -29,7 +29,7 @@ from stream.answer.server import AnswerServer
 from stream.answer.triggers import WatchStates
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.control import RunControl, describe
+from stream.control import Command, RunControl, describe
 from stream.events import Event, Notice, Restarted, pack_event, store_lost
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
@@ -48,7 +48,6 @@ from stream.runtime.worker_messages import (
     DropReport,
     Report,
     SourceOpened,
-    WorkerCommand,
     WorkerFinished,
     pack_report,
     unpack_report,
@@ -214,20 +213,9 @@ class FrameStages:
         """Returns whether the stages show signs of life; for any thread."""
         return self._control.is_alive(self._config.pipeline.heartbeat_s)
 
-    def send(self, command: WorkerCommand) -> None:
+    def send(self, command: Command) -> None:
         """Passes a command on to the stages; for any thread."""
-        if command.query is not None:
-            self._control.ask(command.query)
-        for question in command.side_questions:
-            self._control.ask_aside(question)
-        for change in command.watch_changes:
-            self._control.change_watch(change)
-        if command.servers is not None:
-            self._control.set_servers(command.servers)
-        if command.end is not None:
-            self._control.end(command.end)
-        if command.cancel:
-            self._control.cancel()
+        self._control.send(command)
 
     def receive(self) -> Sequence[Report]:
         """Returns the next report, if one comes soon; the second call starts the stages."""

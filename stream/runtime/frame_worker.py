@@ -20,15 +20,15 @@ import msgspec
 from stream.answer.connection import AnswerEndpoint
 from stream.clock import MonotonicClock
 from stream.config import Config
-from stream.control import describe
+from stream.control import Command, Stop, describe
 from stream.protocol.buffers import SharedFrameWriter
 from stream.runtime.child import Heartbeat
 from stream.runtime.frame_stages import FrameStages
 from stream.runtime.worker_log import ParentLog
 from stream.runtime.worker_messages import (
     AnswerTimeout,
+    AnyCommand,
     FrameWorkerConfig,
-    WorkerCommand,
     WorkerFailed,
     pack_report,
 )
@@ -66,35 +66,30 @@ class ParentCommands:
         self._directory = directory
         self._lock = threading.Lock()
         self._stages: FrameStages | None = None
-        self._waiting = WorkerCommand()
+        self._waiting: list[Command] = []
         threading.Thread(target=self._follow, name="lifeline", daemon=True).start()
 
     def attach(self, stages: FrameStages) -> None:
         """Passes commands to `stages` from here on."""
         with self._lock:
             self._stages = stages
-            stages.send(self._waiting)
+            for command in self._waiting:
+                stages.send(command)
 
     def _follow(self) -> None:
         for line in sys.stdin.buffer:
             with self._lock:
-                self._obey(msgspec.json.decode(line, type=WorkerCommand))
+                self._obey(msgspec.json.decode(line, type=AnyCommand))
         remove_after_parent(self._directory)
         os._exit(1)
 
-    def _obey(self, command: WorkerCommand) -> None:
+    def _obey(self, command: Command) -> None:
         if self._stages is not None:
             self._stages.send(command)
-            return
-        before = self._waiting
-        self._waiting = WorkerCommand(
-            query=command.query or before.query,
-            side_questions=before.side_questions + command.side_questions,
-            watch_changes=before.watch_changes + command.watch_changes,
-            servers=before.servers if command.servers is None else command.servers,
-        )
-        if command.end is not None or command.cancel:
+        elif isinstance(command, Stop):
             os._exit(0)
+        else:
+            self._waiting.append(command)
 
 
 def main() -> int:

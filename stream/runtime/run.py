@@ -18,7 +18,19 @@ from stream.answer.standing import watch_of
 from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config
-from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, WatchChange, describe, remote_error
+from stream.control import (
+    FOUND,
+    INTERRUPTED,
+    AddWatch,
+    Ask,
+    AskAside,
+    Command,
+    RemoveWatch,
+    RunControl,
+    Stop,
+    describe,
+    remote_error,
+)
 from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
 from stream.events import (
     STORE_LOST,
@@ -45,13 +57,11 @@ from stream.runtime.worker_messages import (
     DropReport,
     Report,
     SourceOpened,
-    WorkerCommand,
     WorkerFailed,
     WorkerFinished,
 )
 from stream.sinks.types import is_needed
 from stream.transport import SocketDirectory, ipc_endpoint
-from stream.transport.pool import ServerAddress
 
 if TYPE_CHECKING:
     from arr_coc.video.texture_updater import TextureUpdater
@@ -98,7 +108,7 @@ class FrameWorker(Protocol):
         """The texture of the stages; None if it is in another process."""
         ...
 
-    def send(self, command: WorkerCommand) -> None:
+    def send(self, command: Command) -> None:
         """Passes a command on."""
         ...
 
@@ -156,7 +166,7 @@ class Run:
         self.continuity = RunContinuity(config, self.clock)
         self.overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
         self._pending_reports: deque[Report] = deque()
-        self._last_command = WorkerCommand()
+        self._stop: Stop | None = None
         self._ending = {watch.name for watch in config.watch if watch.ends_run}
         with ExitStack() as stack:
             self._worker = make_worker(self)
@@ -203,17 +213,9 @@ class Run:
         """Stops everything and drops the frames in flight."""
         self.control.cancel()
 
-    def ask(self, query: str) -> None:
-        """Changes the query; a `QueryChanged` event reports whether it was accepted."""
-        self.control.ask(query)
-
-    def ask_aside(self, question: SideQuestion) -> None:
-        """Asks a side question; a `SideAnswer` or `SideRefused` event ends it."""
-        self.control.ask_aside(question)
-
-    def change_watch(self, change: WatchChange) -> None:
-        """Adds or removes a watch; a `WatchesChanged` event reports whether that was done."""
-        self.control.change_watch(change)
+    def send(self, command: Command) -> None:
+        """Passes a command on to the run; an event reports what became of it."""
+        self.control.send(command)
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
@@ -299,7 +301,7 @@ class Run:
         cancelled_s: float | None = None
         while True:
             self._pass_on()
-            if self._last_command.cancel:
+            if self._stop is not None and self._stop.cancel:
                 cancelled_s = cancelled_s or time.monotonic()
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
@@ -331,23 +333,14 @@ class Run:
                     self._worker.recover(error, source_lost=source_lost)
 
     def _pass_on(self) -> None:
-        """Sends the worker the changes of the control."""
+        """Sends the worker the commands to the run."""
         control = self.control
-        if (query := control.take_query()) is not None:
-            self.continuity.pending_query = query
-            self._worker.send(WorkerCommand(query=query))
-        if questions := control.take_side_questions():
-            self._worker.send(WorkerCommand(side_questions=questions))
-        if changes := control.take_watch_changes():
-            self.continuity.watch_set.pending += changes
-            self._worker.send(WorkerCommand(watch_changes=changes))
-        if (servers := control.take_servers()) is not None:
-            self.continuity.servers = servers
-            self._worker.send(WorkerCommand(servers=servers))
-        command = WorkerCommand(end=control.outcome if control.ending else None, cancel=control.cancelled)
-        if command != self._last_command:
-            self._last_command = command
+        for command in control.take_commands():
+            self.continuity.note_command(command)
             self._worker.send(command)
+        if control.ending and (stop := Stop(control.outcome, cancel=control.cancelled)) != self._stop:
+            self._stop = stop
+            self._worker.send(stop)
 
 
 def _error_of(failed: WorkerFailed) -> Exception:
@@ -391,8 +384,7 @@ class WatchProgress:
 
 
 class RunWatches:
-    """The watches of a run whose changes outlive a frame worker. `pending`: changes that are neither done nor refused
-    yet."""
+    """The watches of a run whose changes outlive a frame worker."""
 
     def __init__(self, config: Config) -> None:
         self._captions = not config.watches_only
@@ -400,15 +392,12 @@ class RunWatches:
         self._changed = False
         zones = {watch.zone for watch in config.watch} | ({config.answer.zone} if self._captions else set())
         self._zone = None if None in zones else min(map(str, zones))
-        self.pending: tuple[WatchChange, ...] = ()
 
-    def note(self, event: WatchesChanged) -> None:
-        """Note that a change was done or refused."""
-        pending_change = next((change for change in self.pending if change.name == event.watch), None)
-        self.pending = tuple(change for change in self.pending if change is not pending_change)
-        if event.error is None and pending_change is not None and pending_change.question is not None:
+    def note(self, event: WatchesChanged, command: Command | None) -> None:
+        """Note that a change, by this command if that is known, was done or refused."""
+        if event.error is None and isinstance(command, AddWatch):
             # of a run that shows only zones: those of its first questions go on
-            self._watches[pending_change.name] = watch_of(pending_change).model_copy(update={"zone": self._zone})
+            self._watches[command.name] = watch_of(command).model_copy(update={"zone": self._zone})
         names = {watch.name for watch in event.watches}
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
         self._changed = self._changed or event.error is None
@@ -424,9 +413,9 @@ class RunWatches:
 class RunContinuity:
     """State that outlives a frame worker: it makes those of one run, one after another, look like one.
 
-    `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `pending_query`: a query that no
-    answer server has accepted or refused yet; `servers`: the answer servers that were assigned; `watches`: the state
-    of its watches, `watch_set` what they are.
+    `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `open_commands`: those to another
+    frame worker, because they are neither done nor refused yet, or hold for the whole run; `watches`: the state of its
+    watches.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -439,20 +428,28 @@ class RunContinuity:
         self._drops_before: Counter[str] = Counter()
         self._verdicts_reported: dict[str, str] = {}
         self.backend = self.kernel = ""
-        self.pending_query: str | None = None
-        self.servers: tuple[ServerAddress, ...] | None = None
+        self.open_commands: list[Command] = []
         self.watches = WatchProgress(clock)
-        self.watch_set = RunWatches(config)
+        self._watch_set = RunWatches(config)
 
     @property
     def frames_before(self) -> int:
         """Number of frames before the present frame worker."""
         return self._rebaser.frames_before
 
-    @property
-    def first_command(self) -> WorkerCommand:
-        """Command to another frame worker: the changes made while the run went on."""
-        return WorkerCommand(query=self.pending_query, watch_changes=self.watch_set.pending, servers=self.servers)
+    def note_command(self, command: Command) -> None:
+        """Notes a command to the present frame worker; a side question ends with it."""
+        if command.newest_counts:
+            self.open_commands = [other for other in self.open_commands if type(other) is not type(command)]
+        if not isinstance(command, AskAside):
+            self.open_commands.append(command)
+
+    def _settle(self, is_done: Callable[[Command], bool]) -> Command | None:
+        """Takes the first open command that is done or refused; returns None if there is none."""
+        command = next(filter(is_done, self.open_commands), None)
+        if command is not None:
+            self.open_commands.remove(command)
+        return command
 
     def note_source(self, report: SourceOpened) -> None:
         """Notes that the present frame worker has opened its source."""
@@ -482,7 +479,7 @@ class RunContinuity:
             elif event.code == STORE_LOST:
                 self.backend = "cpu"
         elif isinstance(event, QueryChanged):
-            self.pending_query = None
+            self._settle(lambda command: isinstance(command, Ask))
             if event.error is None:
                 self._query = event.query
         elif isinstance(event, VerdictChanged):
@@ -490,7 +487,9 @@ class RunContinuity:
                 return None
             self._verdicts_reported[event.watch] = event.to
         elif isinstance(event, WatchesChanged):
-            self.watch_set.note(event)
+            name = event.watch
+            command = self._settle(lambda other: isinstance(other, (AddWatch, RemoveWatch)) and other.name == name)
+            self._watch_set.note(event, command)
             names = {watch.name for watch in event.watches}
             self._verdicts_reported = {name: to for name, to in self._verdicts_reported.items() if name in names}
         self.watches.note(event)
@@ -502,7 +501,7 @@ class RunContinuity:
         self._drops = Counter()
         answer = self._config.answer.model_copy(update={"query": self._query})
         rest = {"answer": answer, "capture": self._rest_of_source()}
-        return self.watch_set.of(self._config.model_copy(update=rest))
+        return self._watch_set.of(self._config.model_copy(update=rest))
 
     def _rest_of_source(self) -> CaptureConfig:
         capture = self._config.capture

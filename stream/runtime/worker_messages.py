@@ -7,12 +7,12 @@ from typing import TypeAlias
 import msgspec
 
 from stream.answer.triggers import WatchStates
-from stream.control import SideQuestion, WatchChange
+from stream.control import AddWatch, Ask, AskAside, RemoveWatch, Stop
 from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
 from stream.transport import SocketDirectory
-from stream.transport.pool import ServerAddress
+from stream.transport.pool import SetServers
 
 
 class FrameWorkerConfig(msgspec.Struct, frozen=True):
@@ -54,17 +54,8 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
     runs: int = 0
 
 
-class WorkerCommand(msgspec.Struct, frozen=True):
-    """Command to a frame worker; to a frame process, a line on stdin. `end`: the outcome of a run that takes no new
-    frames; `query`: the query from the next answer on; `side_questions`, `watch_changes`: more of them; `servers`: the
-    answer servers from now on."""
-
-    end: str | None = None
-    cancel: bool = False
-    query: str | None = None
-    side_questions: tuple[SideQuestion, ...] = ()
-    watch_changes: tuple[WatchChange, ...] = ()
-    servers: tuple[ServerAddress, ...] | None = None
+AnyCommand: TypeAlias = Ask | AskAside | AddWatch | RemoveWatch | SetServers | Stop
+"""Command to a frame worker; to a frame process, a line on stdin."""
 
 
 class SourceOpened(msgspec.Struct, frozen=True, tag_field="type", tag="source-opened"):

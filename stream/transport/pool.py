@@ -9,10 +9,11 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
+from stream.control import Command
 from stream.errors import TransportError
 from stream.protocol.messages import KeepAlive, Probe
 from stream.transport.context import Transport
@@ -64,6 +65,13 @@ class ServerAddress:
         except ValueError:
             return host, port
         return None
+
+
+class SetServers(Command, frozen=True, tag="set-servers"):
+    """Connect to one of these answer servers from now on; for a run with `ASSIGNED_SERVERS`."""
+
+    newest_counts: ClassVar[bool] = True
+    servers: tuple[ServerAddress, ...]
 
 
 def needs_pool(servers: Sequence[ServerAddress]) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from stream.config import Config
+from stream.control import Ask
 from stream.events import AskedPicture
 from stream.extensions.robotics.pictures import ShownPicture
 from stream.extensions.robotics.ros_messages import DETECTIONS, GRID, TEXT, RosMessages
@@ -222,7 +223,7 @@ def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, mo
         events.write(frame(2, 0.7))
         until(lambda: node.receive() or list(node.captured) == [2])
         node.handlers["question"](types.SimpleNamespace(data="Where is it?"))
-        assert run.queries == ["Where is it?"]
+        assert run.commands == [Ask("Where is it?")]
         node.handlers["question"](types.SimpleNamespace(data=" "))
         assert len(node.warnings) == 1
         assert node.warnings[0].startswith("the question was not taken: ")

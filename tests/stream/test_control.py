@@ -16,8 +16,12 @@ from stream.cli import main
 from stream.control import (
     DESCRIPTORS,
     FOUND,
+    AddWatch,
+    Ask,
+    AskAside,
     CancelledError,
     RunControl,
+    Stop,
     check_descriptor_limit,
     describe,
     failure_of,
@@ -170,3 +174,19 @@ def test_a_held_signal_comes_at_the_end_of_the_block() -> None:
     ended.set()
     other_thread.join()
     assert steps == ["held", "SIGTERM", "released"]
+
+
+def test_commands_wait_in_order_and_of_questions_only_the_newest() -> None:
+    control = RunControl()
+    door = AddWatch("door", "is it open?")
+    for command in (Ask("who?"), door, AskAside(1, "what?"), Ask("where?")):
+        control.send(command)
+    assert control.take_commands() == [door, AskAside(1, "what?"), Ask("where?")]
+    assert control.take_commands() == []
+
+
+@pytest.mark.parametrize(("stop", "outcome"), [(Stop("found"), "found"), (Stop(cancel=True), "cancelled")])
+def test_a_command_to_stop_is_followed_at_once(stop: Stop, outcome: str) -> None:
+    control = RunControl()
+    control.send(stop)
+    assert (control.ending, control.outcome, control.take_commands()) == (True, outcome, [])

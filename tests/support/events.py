@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
-from stream.control import SideQuestion
+from stream.control import AskAside
 from stream.events import (
     Answer,
     AnswerTiming,
@@ -48,7 +48,7 @@ def answer(pts_s: float, text: str, *, frame_index: int = 0, timing: AnswerTimin
     )
 
 
-def side_answer(question: SideQuestion, text: str) -> SideAnswer:
+def side_answer(question: AskAside, text: str) -> SideAnswer:
     return SideAnswer(
         question=question.number,
         query=question.query,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.control import INTERRUPTED, RunControl, SideQuestion, WatchChange
+from stream.control import INTERRUPTED, Command, RunControl
 from stream.events import Event, FrameReady, Restarted, Summary
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
@@ -38,7 +38,7 @@ class ScriptedRun:
     def __init__(self, events: list[Event], error: Exception | None = None) -> None:
         self.events, self.error = events, error
         self.calls: list[str] = []
-        self.queries: list[str] = []
+        self.commands: list[Command] = []
         self.dropped: dict[str, int] = {}
         self.closed = False
         self.statistics = RunStatistics(MonotonicClock(), INFO.fps)
@@ -56,8 +56,8 @@ class ScriptedRun:
     def take_overlay(self, slot: int) -> AllocationOverlay:
         raise AssertionError("no overlays here")
 
-    def ask(self, query: str) -> None:
-        self.queries.append(query)
+    def send(self, command: Command) -> None:
+        self.commands.append(command)
 
     def processes(self) -> dict[str, int]:
         return {"frames": os.getpid()}
@@ -93,24 +93,16 @@ WATCHED_INFO = SourceInfo("camera", 64, 48, 25.0, None, None, True, "h264", "yuv
 
 
 class WatchedRun:
-    """Records the questions."""
+    """Records the commands."""
 
     source_info = WATCHED_INFO
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.statistics = RunStatistics(clock or MonotonicClock(), WATCHED_INFO.fps)
-        self.questions: list[str] = []
-        self.side_questions: list[SideQuestion] = []
-        self.watch_changes: list[WatchChange] = []
+        self.commands: list[Any] = []
 
-    def ask(self, query: str) -> None:
-        self.questions.append(query)
-
-    def ask_aside(self, question: SideQuestion) -> None:
-        self.side_questions.append(question)
-
-    def change_watch(self, change: WatchChange) -> None:
-        self.watch_changes.append(change)
+    def send(self, command: Command) -> None:
+        self.commands.append(command)
 
     def processes(self) -> dict[str, int]:
         return {"frames": os.getpid(), "answers": 2**22 + 1}

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from stream.config import Config, WatchConfig, ZoneConfig
-from stream.control import SideQuestion, WatchChange
+from stream.control import AddWatch, Ask, AskAside, Command, RemoveWatch
 from stream.events import Event, FrameMap, QueryChanged, SideText, StandingQuestion, Started, WatchesChanged
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.application import PageCamera
@@ -155,29 +155,24 @@ class PagedRun(WatchedRun):
         self.ends = True
         self.refuses: str | None = None
 
-    def ask(self, query: str) -> None:
-        super().ask(query)
+    def send(self, command: Command) -> None:
+        super().send(command)
         assert self.page is not None
-        self.page.emit(QueryChanged(query=query))
-
-    def ask_aside(self, question: SideQuestion) -> None:
-        super().ask_aside(question)
-        assert self.page is not None
-        for text in self.replies:
-            self.page.emit(SideText(question=question.number, text=text))
-        if self.replies and self.ends:
-            self.page.emit(side_answer(question, "".join(self.replies) + self.late_text))
-
-    def change_watch(self, change: WatchChange) -> None:
-        super().change_watch(change)
-        assert self.page is not None
-        if not self.ends:
-            return
-        present = self.page.hub.watches
-        if self.refuses is None:
-            present = tuple(watch for watch in present if watch.name != change.name)
-            present += () if change.question is None else (StandingQuestion(change.name, change.question),)
-        self.page.emit(WatchesChanged(watch=change.name, watches=list(present), error=self.refuses))
+        match command:
+            case Ask(query=query):
+                self.page.emit(QueryChanged(query=query))
+            case AskAside():
+                for text in self.replies:
+                    self.page.emit(SideText(question=command.number, text=text))
+                if self.replies and self.ends:
+                    self.page.emit(side_answer(command, "".join(self.replies) + self.late_text))
+            case AddWatch(name=name) | RemoveWatch(name=name) if self.ends:
+                present = list(self.page.hub.watches)
+                if self.refuses is None:
+                    present = [watch for watch in present if watch.name != name]
+                    if isinstance(command, AddWatch):
+                        present.append(StandingQuestion(name, command.question))
+                self.page.emit(WatchesChanged(watch=name, watches=present, error=self.refuses))
 
 
 class LiveRun:

@@ -15,6 +15,7 @@ import msgspec
 
 from stream import logs
 from stream.config import Config
+from stream.control import Ask
 from stream.events import (
     Answer,
     AskedPicture,
@@ -234,7 +235,7 @@ class MqttSink(Sink):
     def _ask(self, payload: bytes) -> None:
         """Ask a question from the broker; called in the link's thread."""
         if self._questions.take(time.monotonic()):
-            problem = self._monitor.ask(payload.decode("utf-8", "replace").strip())
+            problem = self._monitor.send(Ask(payload.decode("utf-8", "replace").strip()))
         else:
             problem = "too many questions at once"
         if problem is not None:

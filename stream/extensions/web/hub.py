@@ -14,6 +14,7 @@ import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
 from stream.config import WatchConfig, ZoneConfig
+from stream.control import Ask
 from stream.events import (
     AnswerDeltaEvent,
     Event,
@@ -276,7 +277,7 @@ class Hub:
             return "too many questions at once; ask again in a moment"
         if self._monitor is None:
             return "nothing runs; choose a source first"
-        return self._monitor.ask(query)
+        return self._monitor.send(Ask(query))
 
     def _choose(self, message: ViewerMessage) -> str | None:
         """Return why a choice of the source is not followed."""

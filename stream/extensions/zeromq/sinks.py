@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stream.config import Config
+from stream.control import Ask
 from stream.errors import TransportError
 from stream.events import Event, FrameReady, Notice
 from stream.extension import SinkOpening
@@ -127,7 +128,7 @@ class ControlHandler:
         if request.ask is None and not request.status:
             raise RequestRefused(f'the request is empty; send for example {EXAMPLE}, or {{"status": true}}')
         if request.ask is not None:
-            problem = self._monitor.ask(request.ask)
+            problem = self._monitor.send(Ask(request.ask))
             if problem is not None:
                 raise RequestRefused(problem)
         if not request.status:

@@ -17,12 +17,11 @@ import msgspec
 
 from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
-from stream.control import RunControl, describe
+from stream.control import Command, RunControl, describe
 from stream.events import Started, Summary, pack_event
 from stream.runtime.worker_messages import (
     DropReport,
     SourceOpened,
-    WorkerCommand,
     WorkerFailed,
     WorkerFinished,
     pack_report,
@@ -102,20 +101,9 @@ class CameraHost:
                 pass
             yield batch
 
-    def command(self, command: WorkerCommand) -> None:
+    def command(self, command: Command) -> None:
         """Pass a command on to the run."""
-        if command.query is not None:
-            self._control.ask(command.query)
-        for question in command.side_questions:
-            self._control.ask_aside(question)
-        for change in command.watch_changes:
-            self._control.change_watch(change)
-        if command.servers is not None:
-            self._control.set_servers(command.servers)
-        if command.cancel:
-            self._control.cancel()
-        elif command.end is not None:
-            self._control.end(command.end)
+        self._control.send(command)
 
     def _watch(self, config: Config) -> None:
         from stream.runtime.frame_process import run_in_child

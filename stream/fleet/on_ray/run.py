@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, Config
-from stream.control import RunControl
+from stream.control import Command, RunControl, Stop
 from stream.errors import ConfigError, SourceError
 from stream.events import FrameReady, Notice, Restarted
 from stream.fleet.cameras import NamedCamera
@@ -27,7 +27,7 @@ from stream.fleet.run import Fleet
 from stream.monitor.health import RunHandle
 from stream.protocol.pictures import PictureEndpoints
 from stream.runtime.run import FRAMES, Run
-from stream.runtime.worker_messages import Report, SourceOpened, WorkerCommand, WorkerFinished, unpack_report
+from stream.runtime.worker_messages import Report, SourceOpened, WorkerFinished, unpack_report
 from stream.sinks.base import Display
 
 CALL_LIMIT_S = 5.0
@@ -51,7 +51,7 @@ class FrameActor:
         self._open_limit_s = run.config.capture.open_timeout_s + PLACE_LIMIT_S
         self._open_until_s = time.monotonic() + self._open_limit_s
         self._opened = self._ending = self._has_begun = False
-        self._pending_commands: list[WorkerCommand] = []
+        self._pending_commands: list[Command] = []
         self._stream: ActorStream | None = None
         self._heard_s = 0.0
         self._behind_ns = 0
@@ -69,9 +69,9 @@ class FrameActor:
         """None: they are on another machine."""
         return {}
 
-    def send(self, command: WorkerCommand) -> None:
+    def send(self, command: Command) -> None:
         """Sends a command, as soon as the host can be reached."""
-        self._ending = self._ending or command.end is not None
+        self._ending = self._ending or isinstance(command, Stop)
         self._pending_commands.append(command)
         self._send_all()
 
@@ -160,7 +160,7 @@ class FrameActor:
         self._heard_s = time.monotonic()
         self._has_begun = True
         self._news.append(Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})"))
-        self._pending_commands.append(self._continuity.first_command)
+        self._pending_commands += self._continuity.open_commands
         return reports
 
     def _send_all(self) -> None:

@@ -20,7 +20,7 @@ from stream.fleet.cameras import NamedCamera, answered_together
 from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable, RayCluster
 from stream.fleet.on_ray.hosts import AnswerHost, ServerState
 from stream.fleet.on_ray.settings import RaySettings
-from stream.transport.pool import ServerAddress
+from stream.transport.pool import ServerAddress, SetServers
 from stream.transport.security import new_curves
 
 HOLD_S = 15.0
@@ -189,7 +189,7 @@ class ClusterServers:
         if assigned != group.assigned:
             group.assigned = assigned
             for camera in group.users:
-                self._controls[camera].set_servers(assigned)
+                self._controls[camera].send(SetServers(assigned))
         if not group.given_up:
             self._scale(group)
 

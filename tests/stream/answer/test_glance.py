@@ -9,6 +9,7 @@ import pytest
 
 from stream.answer.client import ClientPhase
 from stream.answer.request import GlanceOutcome
+from stream.control import Ask
 from stream.events import Answer, YesNoResult
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -269,7 +270,7 @@ def test_a_glance_for_another_question_is_stale(scheduled: RunOpener) -> None:
     run.glance_due, run.peer.glances = True, False
     run.show(0)
     run.go_on()
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.go_on()
     assert any(isinstance(message, SetQuery) for message in run.peer.received)
     run.peer.send(make_glance_reply(0, "what?"))

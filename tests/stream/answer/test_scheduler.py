@@ -17,7 +17,7 @@ from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.standing import CROWDED, LAST_WATCH, MOST_WATCHES, NO_WATCH_CHANGES
 from stream.answer.triggers import AnswerTriggerOptions, WatchRules, YesNoTriggerOptions
-from stream.control import WATCH_CHANGES_MAX, CancelledError, RunControl, WatchChange
+from stream.control import WATCH_CHANGES_MAX, AddWatch, Ask, CancelledError, RemoveWatch, RunControl, WatchChange
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Event, Match, Notice, QueryChanged, WatchesChanged, YesNoResult
 from stream.options.schedule import Schedule
@@ -519,7 +519,7 @@ def test_another_server_is_asked_at_once_only_after_a_loss(opened: Opener, is_lo
 def test_another_question_is_answered_at_once(opened: Opener) -> None:
     run = opened().greet()
     run.show(0)
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.go_on()
     run.show(1)
     assert run.triggers() == ["start", "asked"]
@@ -531,7 +531,7 @@ def test_another_question_is_answered_at_once(opened: Opener) -> None:
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_another_question_before_the_first_frame_is_answered_with_that(opened: Opener, lockstep: bool) -> None:
     run = opened(lockstep=lockstep).begin()
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.scheduler.wait_until_ready()
     run.has_frame = False
     run.go_on(6)
@@ -545,8 +545,8 @@ def test_another_question_before_the_first_frame_is_answered_with_that(opened: O
 
 def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
     run = opened().greet()
-    run.control.ask("where?")
-    run.control.ask("who?")
+    run.control.send(Ask("where?"))
+    run.control.send(Ask("who?"))
     run.go_on()
     assert [message.query for message in run.peer.received if isinstance(message, SetQuery)] == ["who?"]
 
@@ -560,7 +560,7 @@ def test_a_model_of_a_small_world_is_named_once(
     run = opened(source_is_drawn=source_is_drawn)
     run.peer.known_world = world
     run.greet()
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.go_on()
     notices = [event for event in run.events if isinstance(event, Notice)]
     assert len(notices) == warned
@@ -573,7 +573,7 @@ def test_a_notice_of_the_model_is_passed_on_once(opened: Opener) -> None:
     run = opened()
     run.peer.notice = "it thinks aloud"
     run.greet()
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.go_on()
     notices = [event for event in run.events if isinstance(event, Notice)]
     assert [(notice.code, notice.message) for notice in notices] == [("model-files", "m: it thinks aloud")]
@@ -589,7 +589,7 @@ def test_a_model_that_cannot_glance_is_reported_once(
     run = opened(glances=glances)
     run.peer.attention_readable, run.peer.allocator = readable, allocator
     run.greet()
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.go_on()
     notices = [event for event in run.events if isinstance(event, Notice)]
     assert [notice.code for notice in notices] == ["glances-off"] * reports
@@ -709,7 +709,7 @@ def looked(run: ScheduledRun) -> list[str]:
     return [event.watch for event in run.events if isinstance(event, YesNoResult)]
 
 
-DOOR = WatchChange("door", "is the door open?")
+DOOR = AddWatch("door", "is the door open?")
 
 
 def test_an_added_watch_is_checked_once_its_question_is_accepted_and_shares_the_allocation(opened: Opener) -> None:
@@ -717,7 +717,7 @@ def test_an_added_watch_is_checked_once_its_question_is_accepted_and_shares_the_
     run.show(0)
     run.go_on()
     assert run.others == [[]]
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.peer.yes = 0.99
     run.go_on()
     assert changes(run) == [("door", ["door"], None)]
@@ -732,13 +732,13 @@ def test_an_added_watch_is_checked_once_its_question_is_accepted_and_shares_the_
 def test_a_removed_watch_is_no_longer_checked_and_its_name_may_be_used_again(opened: Opener) -> None:
     run = opened(watches=(watched(), watched("is it gone?", "gone"))).greet()
     run.show(0)
-    run.control.change_watch(WatchChange("there"))
+    run.control.send(RemoveWatch("there"))
     run.go_on()
     assert changes(run) == [("there", ["gone"], None)]
     assert (run.others[-1], run.peer.accepted) == (["is it gone?"], ("is it gone?",))
     run.show(1, cut=True)
     assert looked(run) == ["there", "gone", "gone"]
-    run.control.change_watch(WatchChange("there", "is it back?"))
+    run.control.send(AddWatch("there", "is it back?"))
     run.go_on()
     run.show(2, cut=True)
     assert looked(run)[-2:] == ["gone", "there"]
@@ -749,7 +749,7 @@ def test_a_watch_waits_for_the_request_in_flight(opened: Opener) -> None:
     run.peer.answers = False
     run.show(0)
     run.go_on()
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     assert changes(run) == []
     run.peer.answer(0)
@@ -760,15 +760,15 @@ def test_a_watch_waits_for_the_request_in_flight(opened: Opener) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (WatchChange("nix"), "no watch is named 'nix'; there are: there"),
-        (WatchChange("there", "is it?"), "a watch is named 'there' already; give another name"),
-        (WatchChange("door", "is it?", threshold=2.0), "its settings are not valid"),
-        (WatchChange("door", "is it?", hold_s=1e308), "its settings are not valid"),
+        (RemoveWatch("nix"), "no watch is named 'nix'; there are: there"),
+        (AddWatch("there", "is it?"), "a watch is named 'there' already; give another name"),
+        (AddWatch("door", "is it?", threshold=2.0), "its settings are not valid"),
+        (AddWatch("door", "is it?", hold_s=1e308), "its settings are not valid"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_refused_in_one_line(opened: Opener, change: WatchChange, words: str) -> None:
     run = opened(watches=(watched(),)).greet()
-    run.control.change_watch(change)
+    run.control.send(change)
     run.go_on()
     ((name, names, error),) = changes(run)
     assert (name, names) == (change.name, ["there"])
@@ -779,7 +779,7 @@ def test_a_change_that_cannot_be_made_is_refused_in_one_line(opened: Opener, cha
 
 def test_the_limits_of_watches_and_of_changes_that_wait(opened: Opener) -> None:
     run = opened(watches=tuple(watched(f"is it {place}?", f"w{place}") for place in range(WATCHES_MAX))).greet()
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     assert changes(run)[0][2] == MOST_WATCHES
     run = opened(lockstep=False).greet()
@@ -787,7 +787,7 @@ def test_the_limits_of_watches_and_of_changes_that_wait(opened: Opener) -> None:
     run.show(0)
     run.go_on()
     for place in range(WATCH_CHANGES_MAX + 1):
-        run.control.change_watch(WatchChange(f"w{place}", "is it?"))
+        run.control.send(AddWatch(f"w{place}", "is it?"))
     run.go_on()
     assert changes(run) == [(f"w{WATCH_CHANGES_MAX}", [], CROWDED)]
 
@@ -797,10 +797,10 @@ def test_a_question_that_the_server_or_the_model_refuses_leaves_the_run_as_it_wa
     run.peer.known_world = "drawn scenes"
     run.greet()
     run.peer.refusal = "the question is too long"
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     run.peer.refusal, run.peer.unknown_words = None, ("door",)
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     assert [(names, error is None) for _, names, error in changes(run)] == [([], False)] * 2
     assert changes(run)[0][2] == "the question is too long"
@@ -812,11 +812,11 @@ def test_a_question_that_the_server_or_the_model_refuses_leaves_the_run_as_it_wa
 
 def test_only_watches_keep_one_and_the_question_of_the_run_follows(opened: Opener) -> None:
     run = opened(watches=(watched(),), watches_only=True, query="is it there?").greet()
-    run.control.change_watch(WatchChange("there"))
+    run.control.send(RemoveWatch("there"))
     run.go_on()
     assert changes(run) == [("there", ["there"], LAST_WATCH)]
-    run.control.change_watch(WatchChange("gone", "is it gone?"))
-    run.control.change_watch(WatchChange("there"))
+    run.control.send(AddWatch("gone", "is it gone?"))
+    run.control.send(RemoveWatch("there"))
     run.go_on(4)
     assert changes(run)[1:] == [("gone", ["there", "gone"], None), ("there", ["gone"], None)]
     assert run.peer.query == "is it gone?"
@@ -825,15 +825,15 @@ def test_only_watches_keep_one_and_the_question_of_the_run_follows(opened: Opene
 
 def test_a_run_that_is_continued_keeps_its_watches(opened: Opener) -> None:
     run = opened(journal=FakeJournal()).greet()
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     assert changes(run) == [("door", [], NO_WATCH_CHANGES)]
 
 
 def test_another_server_is_given_the_present_watches(opened: Opener) -> None:
     run = opened(reconnect=True, lockstep=False, watches=(watched(), watched("is it gone?", "gone"))).greet()
-    run.control.change_watch(DOOR)
-    run.control.change_watch(WatchChange("gone"))
+    run.control.send(DOOR)
+    run.control.send(RemoveWatch("gone"))
     run.go_on(4)
     run.scheduler.connection.give_up("test")
     run.go_on(4)
@@ -846,7 +846,7 @@ def test_another_server_is_given_the_present_watches(opened: Opener) -> None:
 
 def test_an_added_watch_leaves_with_a_server_whose_model_cannot_evaluate_it(opened: Opener) -> None:
     run = opened(reconnect=True, lockstep=False).greet()
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     run.peer.known_world = "drawn scenes"
     run.scheduler.connection.give_up("test")
@@ -858,7 +858,7 @@ def test_a_watch_added_to_a_forced_run_is_forced_and_has_the_warning(opened: Ope
     run = opened(source_is_drawn=False, watches=(watched(force=True),), watches_only=True, lockstep=False)
     run.peer.known_world = "cats"
     run.greet()
-    run.control.change_watch(DOOR)
+    run.control.send(DOOR)
     run.go_on()
     assert changes(run) == [("door", ["there", "door"], None)]
     run.show(0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stream.answer.side import CROWDED, LOST, RUN_OVER
-from stream.control import SIDE_QUESTIONS_MAX, SideQuestion
+from stream.control import SIDE_QUESTIONS_MAX, Ask, AskAside
 from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
 from stream.protocol.messages import AnswerDelta, QueryAccepted, RequestLost, SetQuery, TokenPacketMessage
 from tests.stream.answer.test_scheduler import ScheduledRun
@@ -22,7 +22,7 @@ def run_of() -> RunOf:
 
 
 def ask(run: ScheduledRun, number: int = 1, query: str = "and now?") -> None:
-    run.control.ask_aside(SideQuestion(number, query))
+    run.control.send(AskAside(number, query))
 
 
 def answering(run: ScheduledRun) -> ScheduledRun:
@@ -160,7 +160,7 @@ def test_a_cut_that_cancels_answers_has_it_asked_again_about_the_new_shot(run_of
 def test_a_new_question_of_the_run_meanwhile_is_in_force_after_it(run_of: RunOf) -> None:
     run = answering(run_of())
     ask_in_vain(run)
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.peer.answers = True
     run.peer.answer(run.scheduler.client.requests.next_number - 1)
     run.go_on(8)
@@ -173,7 +173,7 @@ def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_forc
     run = answering(run_of())
     refuse(run, "who?")
     ask_in_vain(run)
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     run.peer.answers = True
     run.peer.answer(run.scheduler.client.requests.next_number - 1)
     run.go_on(8)
@@ -188,7 +188,7 @@ def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_forc
 
 def test_a_new_question_of_the_run_just_before_it_stays_in_force(run_of: RunOf) -> None:
     run = answering(run_of())
-    run.control.ask("who?")
+    run.control.send(Ask("who?"))
     ask(run)
     run.go_on(16)
     assert [event.query for event in run.events if isinstance(event, QueryChanged)] == ["who?"]

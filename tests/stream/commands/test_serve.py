@@ -16,6 +16,7 @@ import pytest
 
 from stream.cli import main
 from stream.config import Config
+from stream.control import Ask
 from stream.extensions.zeromq.section import ZeromqSection
 from stream.extensions.zeromq.sinks import ControlSink
 from stream.monitor.health import RunMonitor
@@ -50,7 +51,7 @@ def error_of_of_ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_question_reaches_the_run(control: ControlSink, run: WatchedRun) -> None:
     assert main(["ask", control.endpoint, "Where is it?"]) == 0
-    assert run.questions == ["Where is it?"]
+    assert run.commands == [Ask("Where is it?")]
 
 
 def test_a_question_that_the_run_refuses(control: ControlSink, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream.control import Ask
 from stream.display.input import HELP, KEPT_CHARS, PendingQuestions, QuestionReader, Questions, refusal_reason
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.progress import ProgressDisplay
@@ -29,7 +30,7 @@ class Piped:
         self.questions: queue.Queue[str] = queue.Queue()
         self.replies: queue.Queue[str] = queue.Queue()
         self.source, self.sink = os.pipe()
-        pending = PendingQuestions(self.questions.put)
+        pending = PendingQuestions(lambda command: self.questions.put(command.query))
         self.reader = QuestionReader(self.source, lambda line: pending.put(line, self.replies.put))
 
     def end(self) -> None:
@@ -98,7 +99,7 @@ def test_a_line_without_an_end_is_bounded(piped: Piped) -> None:
 @given(st.text(max_size=40))
 def test_a_question_is_printable_and_one_line(line: str) -> None:
     questions: list[str] = []
-    PendingQuestions(questions.append).put(line, lambda reason: None)
+    PendingQuestions(lambda command: questions.append(command.query)).put(line, lambda reason: None)
     assert all(question.isprintable() or not question.isascii() for question in questions)
     assert not any("\n" in question or "\x1b" in question for question in questions)
 
@@ -130,7 +131,7 @@ def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
     questions.put("who?", refused.append)
     asked_questions: list[str] = []
     for name in ("door", "yard"):
-        questions.add(name, lambda text, name=name: asked_questions.append(f"{name} {text}"))  # type: ignore[misc]
+        questions.add(name, lambda command, name=name: asked_questions.append(f"{name} {command.query}"))  # type: ignore[misc]
     questions.put("  ", refused.append)
     questions.put("door:", refused.append)
     questions.remove("yard")
@@ -144,7 +145,7 @@ def test_a_question_to_an_unknown_camera_is_refused_with_the_names() -> None:
     refused: list[str] = []
     asked_questions: list[str] = []
     for name in ("door", "yard"):
-        questions.add(name, lambda text, name=name: asked_questions.append(f"{name} {text}"))  # type: ignore[misc]
+        questions.add(name, lambda command, name=name: asked_questions.append(f"{name} {command.query}"))  # type: ignore[misc]
     questions.put("nosuch: is it open?", refused.append)
     questions.put("gate:is it open?", refused.append)
     assert refused == [
@@ -161,7 +162,7 @@ def test_a_question_to_an_unknown_camera_is_refused_with_the_names() -> None:
 def test_to_a_camera_without_a_name_any_line_is_a_question() -> None:
     questions = Questions(SINGLE_CAMERA)
     asked_questions: list[str] = []
-    questions.add("", asked_questions.append)
+    questions.add("", lambda command: asked_questions.append(command.query))
     questions.put("door: who?", print)
     assert asked_questions == ["door: who?"]
 
@@ -187,7 +188,7 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
             display.attach(run, None, name)
             display.write(frame(0, 0.0), name)
         os.write(write_fd, b"\n/help\nwhere is it?\nand now?\n")
-        until(lambda: all(len(run.queries) == 2 for run in runs.values()))
+        until(lambda: all(len(run.commands) == 2 for run in runs.values()))
         for name in names:
             display.write(QueryChanged(query="and now?"), name)
             display.write(summary(), name)
@@ -195,7 +196,7 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
     finally:
         os.close(read_fd)
         os.close(write_fd)
-    assert all(run.queries == ["where is it?", "and now?"] for run in runs.values())
+    assert all(run.commands == [Ask("where is it?"), Ask("and now?")] for run in runs.values())
     err = capfd.readouterr().err
     assert err.index("not asked: the question is empty") < err.index(HELP)
     assert err.count("not asked: the question is empty") == 1
@@ -205,7 +206,7 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
 @pytest.mark.parametrize("line", ["/foo", "/Stop now", "/", " /watch"])
 def test_a_command_that_there_is_not_is_not_asked(line: str) -> None:
     questions, queries, replies = Questions(("",)), [], []
-    questions.add("", queries.append)
+    questions.add("", lambda command: queries.append(command.query))
     questions.put(line, replies.append)
     assert queries == []
     assert replies == [f"not asked: there is no command {line.split()[0].lower()}; /help lists them"]
@@ -213,7 +214,7 @@ def test_a_command_that_there_is_not_is_not_asked(line: str) -> None:
 
 def test_a_path_is_no_command() -> None:
     questions, queries, replies = Questions(("",)), [], []
-    questions.add("", queries.append)
+    questions.add("", lambda command: queries.append(command.query))
     questions.put("/dev/video0 shows what?", replies.append)
     assert (queries, replies) == (["/dev/video0 shows what?"], [])
 
@@ -226,7 +227,7 @@ def test_a_command_quits_all_cameras_as_one_ctrl_c_does(line: str) -> None:
         questions = Questions(("yard", "door"))
         queries: list[str] = []
         for name in ("yard", "door"):
-            questions.add(name, queries.append)
+            questions.add(name, lambda command: queries.append(command.query))
         questions.put(line, queries.append)
     finally:
         signal.signal(signal.SIGINT, before)

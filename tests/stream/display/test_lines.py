@@ -78,7 +78,7 @@ def test_the_line_of_figures() -> None:
 
 def test_while_a_model_is_loaded_that_is_reported_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
     run, question_event, polls = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
-    run.ask = lambda query: question_event.set()  # type: ignore[method-assign, assignment]
+    run.send = lambda command: question_event.set()  # type: ignore[method-assign, assignment]
     run.drops = lambda: polls.release() or {}  # type: ignore[method-assign, func-returns-value]
     reader, writer = os.pipe()
     display = LinesDisplay(0.01, questions_fd=reader)

@@ -14,6 +14,7 @@ from contextlib import closing
 
 import pytest
 
+from stream.control import Ask
 from stream.display import live
 from stream.display.live import LAST_ENTRIES, LineWriter, LiveDisplay, TerminalModes
 from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Started
@@ -72,7 +73,7 @@ def test_a_typed_question_is_asked(terminal: Terminal) -> None:
     terminal.pty.shows("› Who?")
     terminal.pty.type("\n")
     terminal.pty.shows("asking: Who?")
-    assert terminal.run.queries == ["Who?"]
+    assert terminal.run.commands == [Ask("Who?")]
     terminal.display.write(QueryChanged(query="Who?"))
     terminal.pty.shows("tiny  Who?")
 
@@ -100,7 +101,7 @@ def test_invalid_questions_are_refused_in_the_view(terminal: Terminal) -> None:
         terminal.pty.shows("› " + "x" * 70)
     terminal.pty.type("\n")
     terminal.pty.shows("not asked: a question has at most 4000 characters, this one has 5000")
-    assert terminal.run.queries == []
+    assert terminal.run.commands == []
 
 
 def test_the_line_is_edited_and_questions_come_back(terminal: Terminal) -> None:
@@ -155,7 +156,7 @@ def test_lines_that_are_piped_in_are_asked_too() -> None:
     terminal.begin()
     os.write(writer, b"\nWho?\n")
     terminal.pty.shows("not asked: the question is empty")
-    terminal.pty.until(lambda: terminal.run.queries == ["Who?"])
+    terminal.pty.until(lambda: terminal.run.commands == [Ask("Who?")])
     terminal.display.close()
     terminal.pty.close()
     os.close(reader)
@@ -336,10 +337,10 @@ def test_each_camera_has_its_pane_and_what_is_typed_goes_to_one_or_to_all(pty: P
         view.show_failure("gone", "it is not there")
         pty.shows("3 cameras, 1 not well")
         pty.type("door: who?\r")
-        until(lambda: cameras.runs["door"].queries == ["who?"])
+        until(lambda: cameras.runs["door"].commands == [Ask("who?")])
         pty.type("where is it?\r")
-        until(lambda: cameras.runs["yard"].queries == ["where is it?"])
-        assert cameras.runs["door"].queries == ["who?", "where is it?"]
+        until(lambda: cameras.runs["yard"].commands == [Ask("where is it?")])
+        assert cameras.runs["door"].commands == [Ask("who?"), Ask("where is it?")]
         view.show_message("finishing")
         pty.shows("finishing")
         cameras.cameras["door"].write(summary())

@@ -29,7 +29,7 @@ S = 1_000_000_000
 
 def state_of(run: ScriptedRun, clock: FakeClock | None = None, name: str = "") -> CameraState:
     state = CameraState(clock or FakeClock(), name)
-    state.attach(run, PendingQuestions(run.ask))
+    state.attach(run, PendingQuestions(run.send))
     return state
 
 
@@ -59,7 +59,7 @@ def test_the_problem_of_a_camera_is_its_state_until_its_run_begins() -> None:
     assert state.snapshot() == CameraSnapshot("door", "opening")
     state.fail("no route", is_final=False)
     assert state.snapshot() == CameraSnapshot("door", "no route", has_problem=True)
-    state.attach(run, PendingQuestions(run.ask))
+    state.attach(run, PendingQuestions(run.send))
     assert (state.snapshot().state, state.snapshot().has_problem) == ("starting", False)
     state.add(frame(0, 0.0))
     run.statistics.add(Outage(frame_index=0, pts_s=0.0, reason="no route"))

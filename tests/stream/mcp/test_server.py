@@ -19,7 +19,7 @@ from mcp import Client
 from msgspec.structs import replace
 from PIL import Image
 
-from stream.control import WatchChange
+from stream.control import AddWatch
 from stream.extensions.past.moments import PastRun
 from stream.mcp.page import NOT_REMEMBERED, CameraPage
 from stream.mcp.server import CALLS_MAX, make_server
@@ -73,7 +73,7 @@ def test_it_lists_the_cameras_without_their_addresses(run: ServedPage) -> None:
 def test_it_asks_about_the_newest_frame(run: ServedPage) -> None:
     reply = fields(call(run, "ask", question="What is it?"))
     assert (reply["answer"], reply["frame_index"], reply["tokens_used"]) == ("a red car", 7, 64)
-    assert run.run.side_questions[0].query == "What is it?"
+    assert run.run.commands[0].query == "What is it?"
 
 
 def test_the_only_camera_needs_no_name_though_it_has_one() -> None:
@@ -124,7 +124,7 @@ def test_it_adds_lists_and_removes_watches(run: ServedPage) -> None:
     reply = fields(call(run, "add_watch", question="Is the door open?", name="door", hold_s=2))
     assert reply == {"watch": "door", "watches": [{"name": "door", "question": "Is the door open?"}]}
     assert fields(call(run, "list_watches")) == reply["watches"]
-    assert run.run.watch_changes == [WatchChange("door", "Is the door open?", hold_s=2.0)]
+    assert run.run.commands == [AddWatch("door", "Is the door open?", hold_s=2.0)]
     assert fields(call(run, "remove_watch", name="door"))["watches"] == []
     run.run.refuses = "no watch is named 'door'; there is none"
     assert call(run, "remove_watch", name="door").content[0].text.endswith(run.run.refuses)
@@ -171,7 +171,7 @@ def test_a_call_that_cannot_be_followed_is_an_error(
     result = call(run, tool, **arguments)
     assert result.is_error
     assert words in result.content[0].text
-    assert run.run.side_questions == []
+    assert run.run.commands == []
 
 
 def test_an_agent_that_floods_is_refused_and_the_next_call_works(run: ServedPage) -> None:
@@ -180,10 +180,10 @@ def test_an_agent_that_floods_is_refused_and_the_next_call_works(run: ServedPage
     async def flood(client: Client) -> list[Any]:
         tasks = [asyncio.ensure_future(client.call_tool("ask", {"question": "x"})) for _ in range(3 * CALLS_MAX)]
         ended_tasks: list[Any] = []
-        while len(ended_tasks) + len(run.run.side_questions) < len(tasks):  # a call ends, or waits for its answer
+        while len(ended_tasks) + len(run.run.commands) < len(tasks):  # a call ends, or waits for its answer
             ended_tasks = [task for task in tasks if task.done()]
             await asyncio.sleep(0.01)
-        for question in run.run.side_questions:
+        for question in run.run.commands:
             run.emit(side_answer(question, "late"))
         results = await asyncio.gather(*tasks)
         run.run.replies = ("fine",)

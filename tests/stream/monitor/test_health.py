@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stream.config import AnswerConfig, CaptureConfig, Config
-from stream.control import WatchChange
+from stream.control import AddWatch, RemoveWatch
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Notice, Outage, QueryChanged, Restarted, Started, store_lost
 from stream.monitor.health import RunMonitor
 from tests.support.clock import FakeClock
@@ -141,11 +141,11 @@ def test_the_status_names_the_store_that_runs(clock: FakeClock) -> None:
 
 def test_watches_are_changed_only_while_the_run_goes_on() -> None:
     monitor, run = RunMonitor(Config()), WatchedRun()
-    change = WatchChange("door", "is it open?")
-    assert monitor.change_watch(change) == "the run has not begun; ask again in a moment"
+    change = AddWatch("door", "is it open?")
+    assert monitor.send(change) == "the run has not begun; ask again in a moment"
     monitor.follow(run)  # type: ignore[arg-type]
-    assert monitor.change_watch(change) is None
-    assert run.watch_changes == [change]
+    assert monitor.send(change) is None
+    assert run.commands == [change]
     monitor.add(summary())
-    assert monitor.change_watch(WatchChange("door")) == "the run has ended"
-    assert run.watch_changes == [change]
+    assert monitor.send(RemoveWatch("door")) == "the run has ended"
+    assert run.commands == [change]

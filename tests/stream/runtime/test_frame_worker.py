@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from stream.config import Config
+from stream.control import Stop
 from stream.runtime.child import ChildProcess
 from stream.runtime.frame_process import run_in_child
-from stream.runtime.worker_messages import FrameWorkerConfig, WorkerCommand
+from stream.runtime.worker_messages import FrameWorkerConfig
 from stream.transport import SocketDirectory
 from tests.support.children import SHARED
 from tests.support.hls import make_variants
@@ -22,7 +23,7 @@ from tests.support.senders import Server
 
 
 def request_end(child: ChildProcess) -> None:
-    child.send_line(msgspec.json.encode(WorkerCommand(end="interrupted")))
+    child.send_line(msgspec.json.encode(Stop()))
     until(lambda: child.exit_error() is not None)
 
 

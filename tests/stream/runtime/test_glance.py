@@ -20,6 +20,7 @@ from stream.config import (
     WatchConfig,
 )
 from stream.config_loading import ConfigLayer, build_config
+from stream.control import Ask
 from stream.errors import ConfigError
 from stream.events import Answer, Event, Explanation, FrameReady, Glance, QueryChanged, Summary, YesNoResult
 from stream.recording.format import Recording
@@ -169,7 +170,7 @@ def test_a_watch_alone_is_what_the_glance_asks(video: str) -> None:
 def test_another_question_is_glanced_for_anew(video: str) -> None:
     def ask(pipeline: Run, event: Event) -> None:
         if isinstance(event, Answer) and event.answer == 0:
-            pipeline.ask("who?")
+            pipeline.send(Ask("who?"))
 
     result = run(glancing(video), MODEL, ask)
     queries = [event.query for event in result.of(Glance)]

@@ -23,6 +23,7 @@ from stream.config import (
     PipelineConfig,
     WatchConfig,
 )
+from stream.control import Ask
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
 from stream.extensions.record.section import RecordSection
@@ -174,7 +175,7 @@ def test_a_run_that_records_nothing_reports_the_same(video: str, tmp_path: Path)
 def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Path) -> None:
     def ask(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady) and event.frame_index == 15:
-            pipeline.ask("and now?")
+            pipeline.send(Ask("and now?"))
 
     questions = ["is it bright?", "is it light?"]
     watches = tuple(WatchConfig(question=question, name=question[6:-1]) for question in questions)

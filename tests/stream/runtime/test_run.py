@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from arr_coc.types import NS_PER_S
 from stream.answer.triggers import WatchState, WatchStates
 from stream.config import CaptureConfig, Config, WatchConfig
-from stream.control import WatchChange
+from stream.control import AddWatch, Ask, AskAside, RemoveWatch
 from stream.events import (
     STORE_LOST,
     Answer,
@@ -33,8 +33,8 @@ from stream.events import (
     WatchesChanged,
 )
 from stream.runtime.run import EventRebaser, RunContinuity
-from stream.runtime.worker_messages import SourceOpened, WorkerCommand
-from stream.transport.pool import ServerAddress
+from stream.runtime.worker_messages import AnyCommand, SourceOpened
+from stream.transport.pool import ServerAddress, SetServers
 from stream.transport.security import new_curves
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, match, segment, turned
@@ -91,24 +91,26 @@ def test_drops_of_all_of_them_add_up() -> None:
 
 def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not() -> None:
     run = continuity()
-    run.pending_query = "who?"
+    run.note_command(Ask("who?"))
     assert run.next_config().answer.query != "who?"
-    assert run.pending_query == "who?"
+    assert run.open_commands == [Ask("who?")]
     run.rebase(QueryChanged(query="who?"))
-    assert run.pending_query is None
+    assert run.open_commands == []
     assert run.next_config().answer.query == "who?"
-    run.pending_query = "refused?"
+    run.note_command(Ask("refused?"))
     run.rebase(QueryChanged(query="refused?", error="too long"))
-    assert run.pending_query is None
+    assert run.open_commands == []
     assert run.next_config().answer.query == "who?"
 
 
-def test_settings_changed_during_a_run_are_the_next_workers_first_commands() -> None:
+def test_commands_that_are_open_go_to_the_next_worker_but_for_side_questions() -> None:
     run = continuity()
-    assert run.first_command == WorkerCommand()
-    run.pending_query, run.servers = "who?", (ServerAddress("tcp://10.0.0.1:1", new_curves()[1]),)
-    line = msgspec.json.encode(run.first_command)
-    assert msgspec.json.decode(line, type=WorkerCommand) == WorkerCommand(query="who?", servers=run.servers)
+    servers = SetServers((ServerAddress("tcp://10.0.0.1:1", new_curves()[1]),))
+    for command in (Ask("where?"), SetServers(()), AskAside(1, "what?"), Ask("who?"), servers):
+        run.note_command(command)
+    assert run.open_commands == [Ask("who?"), servers]
+    lines = [msgspec.json.encode(command) for command in run.open_commands]
+    assert [msgspec.json.decode(line, type=AnyCommand) for line in lines] == run.open_commands
 
 
 def test_the_answer_that_holds_is_known_from_looks() -> None:
@@ -163,13 +165,12 @@ def test_the_next_one_has_the_watches_of_now_and_the_changes_that_wait() -> None
     config = Config(source="a.mp4", watch=(WatchConfig(name="here", question="is it here?"),))
     run = RunContinuity(config, FakeClock())
     assert run.next_config() == config
-    new = WatchChange("door", "is it door?", threshold=0.8, hold_s=2.0)
-    run.watch_set.pending = (new, WatchChange("car", "is it car?"), WatchChange("here"))
-    line = msgspec.json.encode(run.first_command)
-    assert msgspec.json.decode(line, type=WorkerCommand).watch_changes == run.watch_set.pending
+    new = AddWatch("door", "is it door?", threshold=0.8, hold_s=2.0)
+    for command in (new, AddWatch("car", "is it car?"), RemoveWatch("here")):
+        run.note_command(command)
     run.rebase(changed("door", "here", "door"))
     run.rebase(changed("car", "here", "door", error="too long"))
-    assert run.watch_set.pending == (WatchChange("here"),)
+    assert run.open_commands == [RemoveWatch("here")]
     assert [(watch.name, watch.threshold, watch.hold_s) for watch in run.next_config().watch] == [
         ("here", 0.6, 0.0),
         ("door", 0.8, 2.0),
@@ -177,12 +178,12 @@ def test_the_next_one_has_the_watches_of_now_and_the_changes_that_wait() -> None
     run.rebase(changed("here", "door"))
     following = run.next_config()
     assert ([watch.name for watch in following.watch], following.watches_only) == (["door"], True)
-    assert run.first_command == WorkerCommand()
+    assert run.open_commands == []
 
 
 def test_a_run_with_a_question_keeps_it_beside_its_first_watch() -> None:
     run = continuity()
-    run.watch_set.pending = (WatchChange("door", "is it door?"),)
+    run.note_command(AddWatch("door", "is it door?"))
     run.rebase(changed("door", "door"))
     assert not run.next_config().watches_only
 
@@ -190,7 +191,7 @@ def test_a_run_with_a_question_keeps_it_beside_its_first_watch() -> None:
 def test_a_run_that_shows_only_zones_goes_on_to_show_only_these() -> None:
     watch = WatchConfig(name="here", question="is it here?", zone="porch")
     run = RunContinuity(Config(source="a.mp4", watch=(watch,)), FakeClock())
-    run.watch_set.pending = (WatchChange("door", "is it door?"),)
+    run.note_command(AddWatch("door", "is it door?"))
     run.rebase(changed("door", "here", "door"))
     assert [watch.zone for watch in run.next_config().watch] == ["porch", "porch"]
 

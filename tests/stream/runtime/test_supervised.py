@@ -29,7 +29,7 @@ from stream.config import (
     TextureConfig,
     WatchConfig,
 )
-from stream.control import RunControl
+from stream.control import Ask, RunControl
 from stream.errors import OpeningCancelled, SourceNotFound, StageDied, TransportError
 from stream.events import (
     Answer,
@@ -73,7 +73,7 @@ def test_a_run_outlives_both_of_its_processes() -> None:
 
     def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("ask", len(recorder.of(Answer)) >= 2):
-            run.ask("and now?")
+            run.send(Ask("and now?"))
         if recorder.once("frames", bool(recorder.of(QueryChanged)) and recorder.events[-1].__class__ is FrameReady):
             pids.append(run.processes())
             killed_ns["frames"] = recorder.signal("frames")
@@ -355,7 +355,7 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
     def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("ask", len(recorder.of(Answer)) == 1):
-            run.ask("refuse me")
+            run.send(Ask("refuse me"))
         if recorder.once("kill", bool(recorder.of(QueryChanged))):
             recorder.signal("frames")
         if recorder.of(Restarted) and isinstance(event, Answer):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from stream.control import FOUND, WatchChange
+from stream.control import FOUND, AddWatch, RemoveWatch
 from stream.events import Answer, Event, Match, WatchesChanged, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from tests.support.runs import RunRecorder, config, open_supervised, watch
 
-DOOR = WatchChange("door", "is it bright?")
+DOOR = AddWatch("door", "is it bright?")
 
 
 def in_threads() -> Run:
@@ -26,10 +26,10 @@ def test_a_watch_is_added_matches_and_is_removed(opened: Callable[[], Run]) -> N
 
     def act(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("add", isinstance(event, Answer)):
-            run.change_watch(DOOR)
+            run.send(DOOR)
         if recorder.once("remove", isinstance(event, Match)):
-            run.change_watch(WatchChange("door"))
-            run.change_watch(WatchChange("nix"))
+            run.send(RemoveWatch("door"))
+            run.send(RemoveWatch("nix"))
         if recorder.once("end", isinstance(event, WatchesChanged) and event.watch == "nix"):
             run.end(FOUND)
 
@@ -53,7 +53,7 @@ def test_a_frame_process_that_dies_leaves_the_watch_to_the_next() -> None:
 
     def act(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("add", isinstance(event, Answer)):
-            run.change_watch(DOOR)
+            run.send(DOOR)
         if recorder.once("kill", isinstance(event, Match)):
             recorder.signal("frames")
         if recorder.once("end", bool(recorder.restarts()) and isinstance(event, YesNoResult)):

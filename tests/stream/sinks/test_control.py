@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from stream.config import Config
+from stream.control import Ask, Command
 from stream.errors import TransportError
 from stream.extensions.zeromq.sinks import ControlHandler, ask_request, read_reply
 from stream.monitor.health import RunMonitor
@@ -31,14 +32,14 @@ def test_a_question_reaches_the_run() -> None:
     run = WatchedRun()
     assert reply_to(ask_request("Where is it?"), run) == {"v": 1, "ok": True}
     assert reply_to(b' {"ask": "Red?"}', run) == {"v": 1, "ok": True}
-    assert run.questions == ["Where is it?", "Red?"]
+    assert run.commands == [Ask("Where is it?"), Ask("Red?")]
 
 
 def test_msgpack_is_answered_in_msgpack() -> None:
     run = WatchedRun()
     reply = replies(run).handle(msgspec.msgpack.encode({"v": 1, "ask": "Who?", "added later": 1}))
     assert msgspec.msgpack.decode(reply) == {"v": 1, "ok": True}
-    assert run.questions == ["Who?"]
+    assert run.commands == [Ask("Who?")]
 
 
 def test_the_status_is_the_published_one() -> None:
@@ -75,7 +76,7 @@ def test_an_invalid_request_gets_a_reply(body: bytes, error: str) -> None:
     reply = codec.decode(replies(run).handle(body))
     assert reply["ok"] is False
     assert error in reply["error"]
-    assert not run.questions
+    assert not run.commands
 
 
 def test_questions_are_refused_before_and_after_the_run() -> None:
@@ -88,7 +89,7 @@ def test_questions_are_refused_before_and_after_the_run() -> None:
 
 def test_a_fault_of_the_program_is_answered_too() -> None:
     class Broken(WatchedRun):
-        def ask(self, query: str) -> None:
+        def send(self, command: Command) -> None:
             raise KeyError("oops")
 
     assert reply_to(ask_request("What?"), Broken())["error"] == "unexpected KeyError"

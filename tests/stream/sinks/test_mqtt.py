@@ -17,6 +17,7 @@ import pytest
 from msgspec import structs
 
 from stream.config import AnswerConfig, Config, WatchConfig
+from stream.control import Ask
 from stream.errors import OutputError
 from stream.events import (
     AnswerInvalid,
@@ -348,14 +349,14 @@ class TestQuestions:
             with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt__ask=True) as fed:
                 fed.feed(STARTED, frame(0, 0.0))
                 subscriber.publish("arr_coc/door/question/set", " Where is it? ")
-                until(lambda: fed.run.questions)
+                until(lambda: fed.run.commands)
                 subscriber.publish("arr_coc/door/question/set", " ")
                 until(lambda: "refused" in "".join(capsys.readouterr().err))
                 for number in range(8):
                     subscriber.publish("arr_coc/door/question/set", f"And {number}?")
                 until(lambda: "too many questions at once" in "".join(capsys.readouterr().err))
-                assert fed.run.questions[0] == "Where is it?"
-                assert len(fed.run.questions) < 9
+                assert fed.run.commands[0] == Ask("Where is it?")
+                assert len(fed.run.commands) < 9
             subscriber.publish("arr_coc/door/question/set", b"", retain=True)
 
     def test_they_are_not_taken_otherwise(self, mosquitto: Mosquitto) -> None:
@@ -365,7 +366,7 @@ class TestQuestions:
                 subscriber.publish("arr_coc/door/question/set", "Where is it?")
                 fed.feed(answer(0.0, "a cat"))
                 subscriber.next("arr_coc/door/answer")
-            assert fed.run.questions == []
+            assert fed.run.commands == []
 
 
 def test_boxes_are_one_json_object(mosquitto: Mosquitto) -> None:

@@ -39,6 +39,7 @@ from stream.answer.request import ClientOptions
 from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
+from stream.control import Ask
 from stream.errors import StageDied
 from stream.events import (
     STORE_LOST,
@@ -739,7 +740,7 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
     assert fixture.frame_asked(0) == 0
     fixture.reply(0)
     fixture.credit()
-    runner.control.ask("who?")
+    runner.control.send(Ask("who?"))
     assert fixture.receive(SetQuery).query == "who?"
     fixture.hold("who?")
     assert fixture.frame_asked() == 0

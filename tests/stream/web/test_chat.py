@@ -64,8 +64,7 @@ def test_an_answer_comes_with_its_usage_and_what_was_shown(run: ServedPage) -> N
         "tokens_used": 64,
         "tokens_total": 240,
     }
-    assert [side_question.query for side_question in run.run.side_questions] == ["What is it?"]
-    assert run.run.questions == [], "the question of the run stays"
+    assert [side_question.query for side_question in run.run.commands] == ["What is it?"]
 
 
 def test_an_answer_comes_in_pieces(run: ServedPage) -> None:
@@ -86,7 +85,7 @@ def test_text_in_place_of_pieces_that_are_stale_comes_whole(run: ServedPage) -> 
     run.run.replies, run.run.ends = ("a red ",), False
     with question(run, user("What?"), stream=True) as chunks:
         texts = [next(chunks).choices[0].delta.content for _ in range(2)]
-        run.emit(side_answer(run.run.side_questions[0], "two dogs"))
+        run.emit(side_answer(run.run.commands[0], "two dogs"))
         texts += [chunk.choices[0].delta.content for chunk in chunks]
     assert texts == ["", "a red ", "\n\ntwo dogs", None]
 
@@ -100,7 +99,7 @@ def test_the_camera_is_the_model_or_in_the_address(yard: SharedPage) -> None:
     reply = question(yard, user("What?", "camera://front%20door?last=10s"), model="gpt-6")
     assert reply.model == "front door"
     assert reply.model_extra["arr_coc"]["reaches_back"] is False
-    assert len(yard.cameras["yard"].run.side_questions) == len(yard.cameras["front door"].run.side_questions) == 1
+    assert len(yard.cameras["yard"].run.commands) == len(yard.cameras["front door"].run.commands) == 1
 
 
 def test_a_conversation_is_put_before_the_question_as_far_as_it_fits(run: ServedPage) -> None:
@@ -110,7 +109,7 @@ def test_a_conversation_is_put_before_the_question_as_far_as_it_fits(run: Served
         {"role": "assistant", "content": "A cat."},
     ]
     question(run, *turns, user("Which colour?"))
-    assert run.run.side_questions[-1].query == "assistant: A cat.\nuser: Which colour?"
+    assert run.run.commands[-1].query == "assistant: A cat.\nuser: Which colour?"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_a_request_that_cannot_be_followed_is_refused_in_one_line(
     assert reply.status == status
     assert words in reply.json["error"]["message"]
     assert "\n" not in reply.json["error"]["message"]
-    assert run.run.side_questions == []
+    assert run.run.commands == []
 
 
 def test_a_body_that_is_too_large_or_no_json_is_refused(run: ServedPage) -> None:
@@ -193,7 +192,7 @@ def test_questions_that_are_open_as_the_run_ends_or_restarts_are_refused(
 
 def _later(run: ServedPage, event: Any) -> Any:
     def emit() -> None:
-        until(lambda: bool(run.run.side_questions))
+        until(lambda: bool(run.run.commands))
         run.emit(event)
 
     thread = threading.Thread(target=emit)
@@ -227,7 +226,7 @@ def test_the_token_is_the_key_and_a_page_that_only_shows_takes_no_questions() ->
 
 def test_another_site_s_page_cannot_ask(run: ServedPage) -> None:
     assert ask(run, COMPLETIONS, _request(), Origin="http://other.test").status == 403
-    assert run.run.side_questions == []
+    assert run.run.commands == []
 
 
 def test_an_agent_reads_the_cameras_and_their_answers(run: ServedPage, yard: SharedPage) -> None:

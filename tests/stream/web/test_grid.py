@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from stream.config import Config
+from stream.control import Ask
 from stream.errors import ConfigError
 from stream.events import AnswerDeltaEvent, QueryChanged
 from stream.extensions.web import application, connection
@@ -72,12 +73,16 @@ def test_pictures_carry_the_number_of_their_camera_and_each_has_its_own_credits(
 
 
 def test_a_question_goes_to_all_cameras_or_to_the_one_that_it_names(page: SharedPage) -> None:
-    questions_by_camera = {name: camera.run.questions for name, camera in page.cameras.items()}
+    questions_by_camera = {name: camera.run.commands for name, camera in page.cameras.items()}
     with viewing(page) as viewer:
         viewer.send(camera="door", ask="who?")
         viewer.send(ask="what?")
-        until(lambda: all("what?" in questions for questions in questions_by_camera.values()))
-        assert questions_by_camera == {"door": ["who?", "what?"], "back yard": ["what?"], "köln": ["what?"]}
+        until(lambda: all(Ask("what?") in questions for questions in questions_by_camera.values()))
+        assert questions_by_camera == {
+            "door": [Ask("who?"), Ask("what?")],
+            "back yard": [Ask("what?")],
+            "köln": [Ask("what?")],
+        }
         viewer.send(camera="gate", ask="who?")
         assert viewer.next("refused")["error"] == "no camera has that name; there are door, back yard, köln"
 
@@ -212,7 +217,7 @@ def test_a_question_of_the_grid_is_for_all(page: SharedPage, visit: Visit) -> No
     visit.page.keyboard.type("where is the cat?")
     visit.page.keyboard.press("Enter")
     has(visit.page, "#asked", "The question now: where is the cat.")
-    assert all(camera.run.questions == ["where is the cat?"] for camera in page.cameras.values())
+    assert all(camera.run.commands == [Ask("where is the cat?")] for camera in page.cameras.values())
     page.cameras["door"].emit(QueryChanged(query="who?"))
     has(visit.page, "#asked", "The cameras have different questions")
     assert visit.page.locator(".own").all_inner_texts() == ["who?", "where is the cat?", "where is the cat?"]

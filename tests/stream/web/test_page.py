@@ -12,6 +12,7 @@ from msgspec import structs
 from playwright.sync_api import Page
 
 from stream.config import WatchConfig
+from stream.control import Ask
 from stream.events import (
     AnswerDeltaEvent,
     Cut,
@@ -276,7 +277,7 @@ def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None
     visit.page.keyboard.type("where is the cat?")
     visit.page.keyboard.press("Enter")
     has(visit.page, "#asked", "The question now: where is the cat.")
-    assert run.run.questions == ["where is the cat?"]
+    assert run.run.commands == [Ask("where is the cat?")]
     has(visit.page, "#lines", "asked: where is the cat")
     visit.page.keyboard.press("ArrowUp")
     assert visit.page.locator("#question").input_value() == "where is the cat?"

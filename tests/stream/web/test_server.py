@@ -19,6 +19,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from stream.control import Ask
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.extensions.web import application, connection, server
@@ -223,7 +224,7 @@ def test_a_question_reaches_the_run_and_all_viewers_hear_it(run: ServedPage) -> 
     with viewing(run) as first, viewing(run) as second:
         first.send(ask="who is there?")
         assert second.next("asked")["query"] == "who is there?"
-    assert run.run.questions == ["who is there?"]
+    assert run.run.commands == [Ask("who is there?")]
 
 
 CUT_OFF = (connection.REFUSED, None)
@@ -236,7 +237,7 @@ def test_a_flood_of_questions_ends_the_connection_and_asks_few(run: ServedPage) 
             for number in range(10_000):
                 viewer.send(ask=f"{number}?")
         assert closing_code(viewer.socket) in CUT_OFF
-    assert 1 <= len(run.run.questions) < MESSAGES_A_SECOND
+    assert 1 <= len(run.run.commands) < MESSAGES_A_SECOND
     with viewing(run) as viewer:
         viewer.picture()
 
@@ -273,7 +274,7 @@ def test_a_page_that_only_shows_takes_no_question() -> None:
         assert viewer.next("hello")["control"] is False
         viewer.send(ask="may I?")
         assert "takes no questions" in viewer.next("refused")["error"]
-        assert page.run.questions == []
+        assert page.run.commands == []
 
 
 def test_viewers_are_limited_and_one_more_is_refused(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:

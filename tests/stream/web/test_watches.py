@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import asdict
 
 from stream.config import WatchConfig
-from stream.control import WatchChange
+from stream.control import AddWatch
 from stream.events import StandingQuestion, WatchesChanged
 from stream.extensions.web.chat import questions
 from stream.extensions.web.chat.agents import WATCH_BODY_BYTES_MAX
@@ -51,7 +51,7 @@ def test_programs_list_add_and_remove_watches(run: ServedPage) -> None:
     assert ask(run, WATCHES).json == {"watches": [{"name": "car", "question": "is there a car?"}]}
     reply = add(run, {**DOOR, "threshold": 0.8, "hold_s": 2, "cooldown_s": 60})
     assert (reply.json["watch"], names(reply)) == ("is_the_door_open", ["car", "is_the_door_open"])
-    assert run.run.watch_changes == [WatchChange("is_the_door_open", "Is the door open?", 0.8, 2.0, 60.0)]
+    assert run.run.commands == [AddWatch("is_the_door_open", "Is the door open?", 0.8, 2.0, 60.0)]
     assert names(add(run, {**DOOR, "name": "door"})) == ["car", "is_the_door_open", "door"]
     assert names(remove(run, "is_the_door_open")) == ["car", "door"]
     assert names(ask(run, WATCHES)) == ["car", "door"]
@@ -93,7 +93,7 @@ def test_invalid_watches_are_refused_in_one_line(run: ServedPage, fields: Any, w
     assert message.startswith("not a watch: ")
     assert words in message
     assert "\n" not in message
-    assert run.run.watch_changes == []
+    assert run.run.commands == []
 
 
 def test_a_body_that_is_too_large_is_refused(run: ServedPage) -> None:
@@ -113,8 +113,8 @@ def test_a_page_that_only_shows_and_another_site_change_nothing(run: ServedPage)
         reply = add(page, DOOR)
         assert (reply.status, reply.json["error"]["message"].partition(";")[0]) == (403, "this page only shows")
         assert remove(page, "car").status == 403
-        assert page.run.watch_changes == []
-    assert run.run.watch_changes == []
+        assert page.run.commands == []
+    assert run.run.commands == []
 
 
 def test_too_many_changes_are_refused(run: ServedPage) -> None:
@@ -127,7 +127,7 @@ def test_a_change_that_waits_ends_with_the_run(run: ServedPage) -> None:
     replies: list[Reply] = []
     asking = threading.Thread(target=lambda: replies.append(add(run, DOOR)))
     asking.start()
-    until(lambda: bool(run.run.watch_changes))
+    until(lambda: bool(run.run.commands))
     run.emit(summary())
     asking.join(LIMIT_S)
     assert (replies[0].status, replies[0].json["error"]["message"]) == (409, "the run has ended")

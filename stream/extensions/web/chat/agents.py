@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from stream.config import WatchConfig, name_watches
-from stream.control import WatchChange
+from stream.control import AddWatch, RemoveWatch, WatchChange
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.chat.completions import body_of
 from stream.extensions.web.chat.questions import QuestionRefused, chosen_camera, named_cameras
@@ -69,11 +69,11 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
             raise QuestionRefused(SHOWS_ONLY, 403)
         if request.method == "DELETE":
             hub = hub_of(request)
-            change = WatchChange(request.query_params.get("name", "")[:80])
+            change: WatchChange = RemoveWatch(request.query_params.get("name", "")[:80])
         else:
             new = _new_watch(await body_of(request, WATCH_BODY_BYTES_MAX))
             hub = cameras[chosen_camera(cameras, new.camera)]
-            change = WatchChange(_name_of(new, hub), new.question, new.threshold, new.hold_s, new.cooldown_s)
+            change = AddWatch(_name_of(new, hub), new.question, new.threshold, new.hold_s, new.cooldown_s)
         await hub.changes.change(hub.monitor, change)
         return _watches_reply(hub, change)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from stream.control import SIDE_QUESTIONS_MAX, WATCH_CHANGES_MAX, SideQuestion, WatchChange
+from stream.control import SIDE_QUESTIONS_MAX, WATCH_CHANGES_MAX, AskAside, WatchChange
 from stream.events import Event, Restarted, SideAnswer, SideRefused, SideText, Summary, WatchesChanged
 from stream.extensions.web.viewer import RateLimit
 from stream.monitor.health import ANSWERS, RunMonitor
@@ -67,11 +67,11 @@ class SideReplies:
         """
         if len(self._open) >= SIDE_QUESTIONS_MAX or not self._rate.take(time.monotonic()):
             raise QuestionRefused("too many questions at once; ask again in a moment", 429)
-        question = SideQuestion(next(self._numbers), query)
+        question = AskAside(next(self._numbers), query)
         replies: asyncio.Queue[SideText | SideAnswer | SideRefused] = asyncio.Queue()
         self._open[question.number] = replies
         try:
-            problem = "nothing runs; choose a source first" if monitor is None else monitor.ask_aside(question)
+            problem = "nothing runs; choose a source first" if monitor is None else monitor.send(question)
             if problem is not None:
                 raise QuestionRefused(problem, 409)
             while True:
@@ -120,7 +120,7 @@ class WatchReplies:
         reply: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._open[change.name] = reply
         try:
-            problem = "nothing runs; choose a source first" if monitor is None else monitor.change_watch(change)
+            problem = "nothing runs; choose a source first" if monitor is None else monitor.send(change)
             if problem is None:
                 problem = await asyncio.wait_for(reply, REPLY_LIMIT_S)
         except asyncio.TimeoutError:

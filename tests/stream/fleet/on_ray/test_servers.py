@@ -66,8 +66,8 @@ def two_servers(
 
     def look() -> list[str] | None:
         answers._look_at(group)
-        servers = controls[CAMERAS[0]].take_servers()
-        return None if servers is None else [server.address for server in servers]
+        commands: list[Any] = controls[CAMERAS[0]].take_commands()
+        return [server.address for server in commands[0].servers] if commands else None
 
     return group, cluster.actors, look
 
