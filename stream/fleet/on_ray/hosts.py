@@ -133,8 +133,7 @@ class AnswerHost:
     def __init__(self, name: str, config: Config, curve: ServerCurve, model_loader: str) -> None:
         self._name = name
         # The port of the metrics is the command's.
-        output = config.output.model_copy(update={"metrics_port": None})
-        self._config = config.model_copy(update={"output": output})
+        self._config = config.with_values({"metrics.port": None})
         self._control = RunControl()
         self._statistics = ServerStatistics()
         self._endpoint = ""

@@ -12,7 +12,7 @@ import pytest
 from stream.cli import main
 from stream.commands.outcome import BAD_INPUT
 from stream.commands.search import NOTHING_FOUND, local_time
-from stream.extensions.past.moments import MATCH, Extension
+from stream.extensions.past.moments import MATCH, MomentExtension
 from stream.extensions.past.store import PastStore
 from tests.support.past import BEGIN_MS, DOOR, YARD, moment, written
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ],
     )
     store = PastStore(path)
-    store.write([Extension(YARD, 1, BEGIN_MS + 61_000, 61.0)])
+    store.write([MomentExtension(YARD, 1, BEGIN_MS + 61_000, 61.0)])
     store.close()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

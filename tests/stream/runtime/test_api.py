@@ -35,6 +35,7 @@ from stream.events import (
     VerdictChanged,
     YesNoResult,
 )
+from stream.extension.registry import section_models
 from stream.extensions.record.section import RecordSection
 from stream.recording.format import Recording
 from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
@@ -56,6 +57,7 @@ def server() -> Iterator[FakeApiServer]:
 
 
 def config(server: FakeApiServer, *, output: OutputConfig | None = None, **options: Any) -> Config:
+    sections = {name: options.pop(name) for name in section_models().keys() & options.keys()}
     answer = AnswerConfig(encode="picture", model=fake.MODEL, api=ApiConfig(url=server.url), every_s=0.25)
     return Config(
         source="scene:demo",
@@ -63,6 +65,7 @@ def config(server: FakeApiServer, *, output: OutputConfig | None = None, **optio
         answer=answer.model_copy(update=options.pop("answer", {})),
         output=output or OutputConfig(),
         pipeline=PipelineConfig(**options),
+        **sections,
     )
 
 

@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 
 from stream.answer.client import PIXELS_COPIED
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.runtime.frame_stages import run_in_threads
 from tests.cuda_on_cpu.machine import CpuMachine
+from tests.support.sections import sections
 from tests.support.video import make_video, moving_square
 
 MODEL = "tests.support.answer_models:DeviceAnswerModel"
 
 
-def run(video: Path, *, single_process: bool, **output: str) -> list[Event]:
+def run(video: Path, *, single_process: bool, **values: str) -> list[Event]:
     config = Config(
         source=str(video),
         capture=CaptureConfig(realtime=True),
         allocate=AllocateConfig(budget=6),
         answer=AnswerConfig(every_s=0.3),
-        output=OutputConfig(**output),
+        **sections(**values),
         pipeline=PipelineConfig(single_process=single_process),
     )
     return list(run_in_threads(config, model_loader=MODEL).run())
@@ -59,6 +60,6 @@ def test_a_model_without_a_device_gets_host_memory_and_it_is_reported_once(
 
 
 def test_a_recording_holds_the_pixels(cuda_on_cpu: CpuMachine, video: Path, tmp_path: Path) -> None:
-    events = run(video, single_process=True, record=str(tmp_path / "recorded"))
+    events = run(video, single_process=True, record__folder=str(tmp_path / "recorded"))
     assert answers(events)
     assert all(text.endswith(" here") for text in answers(events))

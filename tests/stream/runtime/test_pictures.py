@@ -93,9 +93,7 @@ def test_a_picture_comes_with_the_map_of_the_same_frame() -> None:
     run_config = with_web(
         Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}})
     )
-    run_config = run_config.model_copy(
-        update={"output": run_config.output.model_copy(update={"publish": "ipc:///unused"})}
-    )
+    run_config = run_config.with_values({"zeromq.publish": "ipc:///unused"})
     run = run_in_threads(run_config, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
     watcher: Watcher | None = None
@@ -159,9 +157,7 @@ def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
     run_config = with_web(
         Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 4000}})
     )
-    run_config = run_config.model_copy(
-        update={"output": run_config.output.model_copy(update={"publish": "ipc:///unused"})}
-    )
+    run_config = run_config.with_values({"zeromq.publish": "ipc:///unused"})
     run = run_in_threads(run_config, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
     inspector: Inspector | None = None

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from stream.extensions.past.moments import MATCH, OUTAGE, ClipFiles, Extension, Moment, PastRun
+from stream.extensions.past.moments import MATCH, OUTAGE, ClipFiles, Moment, MomentExtension, PastRun
 from stream.extensions.past.search import PastReader
 from stream.extensions.past.store import PastStore
 from stream.extensions.web.past import PAGE_MOMENTS, SPANS, WAITING_MAX
@@ -253,7 +253,7 @@ def test_new_moments_come_by_themselves(run: ServedPage, path: str, visit: Visit
     opened(page, run.url)
     dog = moment(40, "a dog", YARD, unix_ms=now_ms() - 2000)
     with closing(PastStore(path)) as store:
-        store.write([dog, Extension(YARD, 40, now_ms(), 41.0)])
+        store.write([dog, MomentExtension(YARD, 40, now_ms(), 41.0)])
     page.evaluate("() => (window.live.run.past.loadedMs -= 20000)")
     run.emit(answer(41.0, "a dog"))
     has(page, ".moments li", "a dog")

@@ -311,7 +311,7 @@ def test_a_connection_that_stops_within_its_second_request_is_closed() -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_too_many_connections_leave_room_for_viewers(certificate: tuple[str, str], tls: bool) -> None:
-    options: dict[str, Any] = {"web_cert": certificate[0], "web_key": certificate[1]} if tls else {}
+    options: dict[str, Any] = {"web__cert": certificate[0], "web__key": certificate[1]} if tls else {}
     trust: dict[str, Any] = {"ssl": ssl.create_default_context(cafile=certificate[0])} if tls else {}
     guard = TimeUp(connections=8).guard
     with served(guard=guard, **options) as page, ExitStack() as stack:

@@ -190,8 +190,8 @@ def test_a_camera_has_clips_through_an_outage(tmp_path: Path) -> None:
     """The frame process is another one; the packets come from the camera, whose lamp is lit again and again."""
     blink = [picture for number, picture in enumerate(lamp()) if 60 <= number < 100]
     config = configured("", tmp_path / "clips")
-    output = config.output.model_copy(update={"clip_before_s": 1.0, "clip_after_s": 1.0})
-    config = config.model_copy(update={"output": output, "pipeline": PipelineConfig()})
+    config = config.with_values({"clips.before_s": 1.0, "clips.after_s": 1.0})
+    config = config.model_copy(update={"pipeline": PipelineConfig()})
     collector = Collector()
     with RtspServer(encode(blink, FPS, gop=5), FPS) as server:
 
