@@ -32,8 +32,8 @@ from benchmarks.support.watched_fleet import WatchedFleet
 from stream.answer.connection import ANSWER_SERVER
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Event, Notice
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.run import Fleet
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.run import Fleet
 from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "failover.json"

@@ -38,8 +38,8 @@ from benchmarks.support.harness import percentiles, write_report
 from benchmarks.support.watched_fleet import WatchedFleet
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, Event, FrameReady
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.run import CameraOutcome, Fleet
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.run import CameraOutcome, Fleet
 from stream.monitor.machine import machine
 from stream.scenes import load_scene
 

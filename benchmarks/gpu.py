@@ -27,8 +27,8 @@ import torch
 from arr_coc.backends.cuda import device as compiling
 from arr_coc.backends.cuda.device import CudaDevice, call, find_device
 from benchmarks.support.harness import write_report
-from stream.doctor.gpu.stores import SETTLING, measure_leaks
-from stream.doctor.gpu.timing import TARGETS_MS, Timer, make_scene, pieces
+from stream.extensions.doctor.gpu.stores import SETTLING, measure_leaks
+from stream.extensions.doctor.gpu.timing import TARGETS_MS, Timer, make_scene, pieces
 from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"

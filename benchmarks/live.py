@@ -31,12 +31,12 @@ import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePlanes
 from benchmarks.support.harness import write_report
-from stream.bench.measure import record_run
-from stream.bench.report import BYTES_PER_MB, Report, RunRecord, config_json, report
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import RunControl
 from stream.display.progress import ProgressDisplay
+from stream.extensions.bench.measure import record_run
+from stream.extensions.bench.report import BYTES_PER_MB, Report, RunRecord, config_json, report
 from stream.monitor.machine import machine
 from stream.monitor.metrics import interval_std_ms, slope_per_hour
 from stream.protocol.buffers import SlotTable

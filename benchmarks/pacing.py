@@ -31,10 +31,10 @@ import numpy as np
 from arr_coc.types import NS_PER_S
 from benchmarks.live import make_clip
 from benchmarks.support.harness import percentiles, write_report
-from stream.bench.measure import record_run
-from stream.bench.report import RunRecord, report
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.display.progress import ProgressDisplay
+from stream.extensions.bench.measure import record_run
+from stream.extensions.bench.report import RunRecord, report
 from stream.monitor.machine import machine
 from stream.runtime.frame_worker import main as _frame_process  # noqa: F401  (its imports are what is collected)
 from stream.runtime.pacing import short_pauses

@@ -33,9 +33,9 @@ import numpy.typing as npt
 from arr_coc.types import FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.harness import write_report
-from stream.bench.report import RunRecord, config_json, report
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
+from stream.extensions.bench.report import RunRecord, config_json, report
 from stream.monitor.machine import machine
 from stream.runtime.frame_stages import run_in_threads
 from stream.scenes import load_scene

@@ -1,4 +1,4 @@
-"""A user’s own questions, pictures and videos, in a file as `stream.adaptation.question_lines` describes."""
+"""A user’s own questions, pictures and videos, in a file as `stream.extensions.adapt.question_lines` describes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from arr_coc.model import FRAMES_PER_S
 from arr_coc.qwen.preprocess import to_rgb
 from evaluation.errors import QuestionsError
 from evaluation.frames import Sampling, frames_of
-from stream.adaptation.question_lines import QuestionLine, read_question_lines
 from stream.errors import ConfigError
+from stream.extensions.adapt.question_lines import QuestionLine, read_question_lines
 from training.clips.truth import Box, Image, Sample
 
 Rule: TypeAlias = Callable[[Sequence[str], str], float]

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperOption
 
 from scripts.config_reference import documented_keys, linked, text_of
-from stream.cli import app
+from stream.cli import application
 from stream.commands.options import SHARED, options_of
 from stream.config_loading import known_keys
 from stream.options.option import RUN, Option
@@ -48,7 +48,7 @@ def _table(command: str) -> str:
 
 def _declared(command: str) -> dict[str, TyperOption]:
     """Return the options of a command by their parameters, in the order of the help."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(application())
     params = group.commands[command].params
     return {param.name: param for param in params if param.param_type_name == "option"}
 

@@ -17,23 +17,15 @@ EXTENSIONS = "stream.extensions"
 # The form of an answer (arr_coc.answer_schema, and its tokens, arr_coc.qwen.constraint) is core: a question
 # carries it, and the prompt, the decoder and every message about an answer read it.
 FEATURES = {
-    "adapt": "stream.adaptation stream.commands.adapt arr_coc.adaptation",
     "api": "stream.answer.api",
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
-    "bench": "stream.bench stream.commands.bench",
     "cameras": "stream.sources.cameras stream.sources.devices",
-    "compare": "stream.compare stream.protocol.comparison",
     "detections": "stream.answer.detections stream.stages.detection_feed stream.protocol.detections",
-    "doctor": "stream.doctor stream.commands.doctor stream.commands.gpu_check stream.commands.kernel_build",
     "finetune": "arr_coc.finetune",
-    "fleet": "stream.fleet stream.commands.fleet",
     "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
     "journal": "stream.recording.journal",
     "latency": "stream.answer.latency arr_coc.allocation.latency_budget",
-    "lerobot": "stream.sources.lerobot",
     "live display": "stream.display.live stream.display.panes stream.display.layout",
-    "mcp": "stream.mcp stream.commands.mcp",
-    "onvif": "stream.sources.onvif stream.sources.soap",
     "scenes": "stream.scenes stream.sources.scene",
     "serve": "stream.commands.serve",
     "service manager": "stream.monitor.service_manager",
@@ -42,13 +34,13 @@ FEATURES = {
     "small weights": "arr_coc.qwen.small_weights",
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
-    "past": "stream.commands.search stream.commands.recap",
-    "record": "stream.recording.recorder stream.runtime.replay stream.commands.replay",
     "web": (
-        "stream.http stream.commands.web stream.runtime.pictures stream.protocol.pictures stream.protocol.inspection "
-        "stream.transport.pictures stream.transport.camera arr_coc.allocation.inspection"
+        "stream.runtime.pictures stream.protocol.pictures stream.protocol.inspection stream.transport.pictures "
+        "stream.transport.camera arr_coc.allocation.inspection"
     ),
-    "zeromq": "stream.sources.zeromq stream.monitor.schema stream.transport.services",
+    "adapt": "arr_coc.adaptation",
+    "record": "stream.recording.recorder",
+    "zeromq": "stream.transport.services",
     "zones": "arr_coc.allocation.zones",
 }
 

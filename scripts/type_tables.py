@@ -6,7 +6,7 @@ import re
 
 from scripts.config_reference import linked
 from stream.sinks.types import caption_types
-from stream.sources.types import SOURCES
+from stream.sources.types import source_types
 
 
 def with_table(text: str, name: str, rows: list[tuple[str, str]]) -> str:
@@ -18,7 +18,7 @@ def with_table(text: str, name: str, rows: list[tuple[str, str]]) -> str:
 
 def sources_page(text: str) -> str:
     """Return docs/sources.md with its table of addresses written anew."""
-    return with_table(text, "address", [(source.forms, source.help) for source in SOURCES])
+    return with_table(text, "address", [(source.forms, source.help) for source in source_types()])
 
 
 def with_outputs(text: str) -> str:

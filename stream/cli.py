@@ -7,29 +7,21 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
 
 from arr_coc.errors import ArrCocError, DeviceLost
 from stream import logs
-from stream.commands.adapt import adapt
-from stream.commands.bench import bench
-from stream.commands.caption import caption, demo
-from stream.commands.doctor import devices, doctor
-from stream.commands.fleet import fleet
 from stream.commands.help import GroupedCommand
-from stream.commands.mcp import mcp
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
-from stream.commands.recap import recap
-from stream.commands.replay import replay
-from stream.commands.search import search
-from stream.commands.serve import ask, keys, serve_answers
-from stream.commands.watch import watch
-from stream.commands.web import web
 from stream.control import leave_gone_terminal, raise_descriptor_limit
 from stream.errors import ConfigError, OutputFailed, ReaderGone, StreamError
+from stream.extension import CommandType
+from stream.extension.registry import extensions
 
 WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
@@ -58,28 +50,42 @@ The bundled model only knows drawn scenes. For real video, name another:
 Every option: {program} COMMAND --help. More: docs/cli.md
 """
 
+CORE = (
+    CommandType(function="stream.commands.caption:caption", grouped=True),
+    CommandType(function="stream.commands.watch:watch", grouped=True),
+    CommandType(function="stream.commands.caption:demo", grouped=True),
+    CommandType(function="stream.commands.serve:ask"),
+    CommandType(function="stream.commands.serve:serve_answers"),
+    CommandType(function="stream.commands.serve:keys"),
+)
+
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command(cls=GroupedCommand)(caption)
-app.command(cls=GroupedCommand)(watch)
-app.command(cls=GroupedCommand)(fleet)
-app.command(cls=GroupedCommand)(web)
-app.command(cls=GroupedCommand)(demo)
-app.command(cls=GroupedCommand)(bench)
-app.command()(adapt)
-app.command()(ask)
-app.command()(mcp)
-app.command()(replay)
-app.command()(search)
-app.command()(recap)
-app.command()(devices)
-app.command()(doctor)
-app.command()(serve_answers)
-app.command()(keys)
+
+
+@cache
+def application() -> typer.Typer:
+    """Return the program with the commands of the core and of extensions. Raises ConfigError for a broken extension."""
+    for command in commands():
+        app.command(cls=GroupedCommand if command.grouped else None)(resolve_name(command.function))
+    return app
+
+
+def commands() -> list[CommandType]:
+    """Return all commands in the order of the help."""
+    listed = list(CORE)
+    for extension in extensions():
+        for command in extension.commands:
+            names = [other.name for other in listed]
+            if command.before in names:
+                listed.insert(names.index(command.before), command)
+            else:
+                listed.append(command)
+    return listed
 
 
 def _print_version(value: bool) -> None:
@@ -121,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.getcwd()
         except FileNotFoundError:
             raise ConfigError("the working folder was removed; change to a folder that exists") from None
-        return app(args=argv, prog_name=_program(), standalone_mode=False) or 0
+        return application()(args=argv, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except ReaderGone:

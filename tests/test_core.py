@@ -64,7 +64,7 @@ def test_every_module_of_a_feature_exists() -> None:
 
 
 def test_a_module_belongs_to_the_longest_name_that_fits() -> None:
-    assert feature_of("stream.commands.recap") == feature_of("stream.extensions.past.store") == "past"
+    assert feature_of("stream.extensions.past.commands.recap") == feature_of("stream.extensions.past.store") == "past"
     assert feature_of("stream.extensions.web.viewer") == feature_of("stream.extensions.web") == "web"
     assert feature_of("stream.extension") is feature_of("stream.runtime.run") is None
 

@@ -13,10 +13,10 @@ import pytest
 import tomllib
 import typer
 
-from stream.cli import app, main
+from stream.cli import application, main
 from stream.commands.options import GivenOptions
 from stream.config_loading import ConfigLayer, build_config, leaves
-from stream.fleet.file import read_fleet
+from stream.extensions.fleet.file import read_fleet
 from tests.support.video import make_video, moving_square
 from tests.test_docs import PAGES, ROOT
 
@@ -93,7 +93,7 @@ def name_of(command: Command) -> str:
 def test_options_of_a_command_are_accepted(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     name, *option_words = arguments(command) or [""]
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(application())
     if not name:
         return
     parsed = group.commands[name].make_context(name, option_words, resilient_parsing=False)

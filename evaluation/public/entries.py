@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from evaluation.errors import QuestionsError
-from stream.adaptation.question_lines import QuestionLine
+from stream.extensions.adapt.question_lines import QuestionLine
 
 T = TypeVar("T")
 

@@ -53,7 +53,7 @@ def watch(
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config_loading import ConfigLayer
     from stream.display import WatchOptions, open_display
-    from stream.fleet.cameras import is_named
+    from stream.extensions.fleet.cameras import is_named
     from stream.sinks.paths import STDOUT
     from stream.sources.address import BROWSER
 
@@ -71,7 +71,7 @@ def watch(
 
     watch_options = WatchOptions(every_s, ask_stdin, live=not options["debug"])
     if has_names:
-        from stream.commands.fleet import watch_named
+        from stream.extensions.fleet.command import watch_named
 
         return watch_named(config, source or (), limit_s=limit_s, watch_options=watch_options)
 

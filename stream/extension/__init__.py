@@ -5,8 +5,9 @@ A name is that of an object, `package.module:object`, as entry points have it. d
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,9 +15,12 @@ from stream.options.extra import Extra
 from stream.sinks.paths import STDOUT
 
 if TYPE_CHECKING:
-    from stream.config import Config
+    from stream.clock import Clock
+    from stream.config import CaptureConfig, Config, NetworkConfig
+    from stream.media import Source
     from stream.monitor.health import RunMonitor
     from stream.sinks.base import Sink
+    from stream.sources.segments import SegmentRecorder
 
 Need = Literal["maps", "reasons", "viewer pictures", "overlays", "video", "record", "frames at once"]
 """What a run provides on demand: maps of relevance with frames, the reasons for tokens, pictures that viewers ask for,
@@ -107,6 +111,77 @@ class SinkType:
         return resolve_name(self.open)(opening)
 
 
+@dataclass(frozen=True, slots=True)
+class SourceOpening:
+    """Arguments of a source; `network` has the access rules of ZeroMQ, `segments` records the video."""
+
+    address: str
+    capture: CaptureConfig
+    clock: Clock
+    network: NetworkConfig
+    segments: SegmentRecorder | None = None
+
+    @property
+    def path(self) -> Path:
+        """The address as a path."""
+        return Path(os.path.expanduser(self.address))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceType:
+    """Type of source, chosen by the form of an address."""
+
+    forms: str
+    """Forms of its addresses in the documents."""
+    help: str
+    """Description in the documents."""
+    open: str
+    """Name of the function, or class, that opens the source: `(SourceOpening) -> Source`."""
+    prefixes: tuple[str, ...] = ()
+    """Beginnings of its addresses."""
+    matches: str = ""
+    """Name of a function that tells its addresses, `(str) -> bool`, in the place of prefixes."""
+    check: str = ""
+    """Name of a function that raises SourceError or ConfigError for an address that cannot be opened:
+    `(str, CaptureConfig, NetworkConfig) -> object`. It loads nothing heavy."""
+    one_stream: bool = False
+    """True if the source has one video stream, so that `capture.stream` is refused before it is opened."""
+    extra: Extra | None = None
+    """Optional libraries that it needs."""
+
+    def is_of(self, address: str) -> bool:
+        """Return True if an address is of this type."""
+        if self.matches:
+            return bool(resolve_name(self.matches)(address))
+        return address.lower().startswith(self.prefixes)
+
+    def check_address(self, address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
+        """Raise SourceError or ConfigError if the source at an address cannot be opened."""
+        if self.check:
+            resolve_name(self.check)(address, capture, network)
+
+    def open_source(self, opening: SourceOpening) -> Source:
+        """Import the source's module and open the source. Raises SourceError."""
+        return resolve_name(self.open)(opening)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandType:
+    """Command of the command line."""
+
+    function: str
+    """Name of its function, as Typer takes it; its module loads nothing heavy."""
+    before: str = ""
+    """Command before which the help lists it; at the end when empty."""
+    grouped: bool = False
+    """Its options stand in groups in its help, as those of a run."""
+
+    @property
+    def name(self) -> str:
+        """Word on the command line."""
+        return self.function.rpartition(":")[2].replace("_", "-")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """A feature that hangs on the core: its section of the configuration, and what it adds."""
@@ -116,6 +191,11 @@ class Extension:
     section: str = ""
     """Name of the model of its section, an `ExtensionSection`, whose fields carry their options."""
     sinks: tuple[SinkType, ...] = ()
+    sources: tuple[SourceType, ...] = ()
+    """Types of sources; they are asked before those of the core."""
+    commands: tuple[CommandType, ...] = ()
+    extra: Extra | None = None
+    """Optional libraries of the whole, which `doctor` lists."""
 
     def load_section(self) -> Any:
         """Return the model of the section; None if it has none."""

@@ -1,7 +1,8 @@
 """Features that hang on the core, one package each with an `EXTENSION`."""
 
 NAMES = (
+    *("fleet", "bench", "adapt", "mcp", "lerobot", "onvif"),
     *("hls", "heatmap", "why", "record", "overlay", "clips", "zeromq", "metrics", "web", "mqtt", "webhook"),
-    *("on_match", "robotics", "otlp", "rerun", "past"),
+    *("on_match", "robotics", "otlp", "rerun", "past", "doctor"),
 )
-"""Packages, in the order in which help and documents show their options."""
+"""Packages, in the order in which help and documents show their commands and options."""

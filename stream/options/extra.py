@@ -50,7 +50,5 @@ def _is_installed(module: str) -> bool:
 
 
 API = Extra("api", "api", "--api", ("httpx2",))
-LEROBOT = Extra("lerobot", "datasets", "lerobot:", ("pyarrow",))
-MCP = Extra("mcp", "agents", "mcp", ("mcp", "httpx2", "uvicorn"))
 RAY = Extra("ray", "ray", "fleet --ray", ("ray",))
 SCHEMA = Extra("schema", "schemas", "--schema and --choices of a model on this machine", ("llguidance",))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceNotFound
+from stream.extension import SourceOpening, SourceType
 from stream.media import Source
 from stream.sources.address import is_live_address, redacted, scheme_of
 from stream.sources.checks import refuse_stream, refuse_time_range
-from stream.sources.types import FILE, SCENE, SourceOpening, SourceType, source_type
+from stream.sources.types import FILE, SCENE, source_type
 
 if TYPE_CHECKING:
     from stream.sources.segments import SegmentRecorder
@@ -24,8 +25,7 @@ def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -
     if kind.one_stream:
         refuse_stream(capture, redacted(address))
     _refuse_follow(address, capture, kind)
-    if kind.check is not None:
-        kind.check(address, capture, network)
+    kind.check_address(address, capture, network)
 
 
 def open_source(
@@ -57,7 +57,7 @@ def open_source(
     _refuse_follow(address, config, kind)
     if config.loop and kind is not SCENE:
         raise ConfigError(f"capture.loop repeats drawn scenes, and {redacted(address)!r} is none; set it to false")
-    return kind.open(SourceOpening(address, config, clock, network or NetworkConfig(), segments))
+    return kind.open_source(SourceOpening(address, config, clock, network or NetworkConfig(), segments))
 
 
 def _refuse_follow(address: str, config: CaptureConfig, kind: SourceType) -> None:

@@ -20,7 +20,7 @@ import av
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError, SourceOver
+from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import SCALE_DOWN, TimeRange
 from stream.sources.connection import file_options, too_large
@@ -36,7 +36,6 @@ from stream.sources.decoder import (
 )
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.hardware import HardwareDecoding
-from stream.sources.lerobot import AGAIN, EpisodeAddress
 from stream.sources.planes import shown_size, to_planes
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
@@ -263,31 +262,6 @@ class FileSource(ContainerSource):
         """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         hardware = HardwareDecoding(config, str(path))
         super().__init__(open_container(path, config, hardware), str(path), config, clock, hardware, segments=segments)
-
-
-class EpisodeSource(ContainerSource):
-    """Episode of a LeRobot dataset: part of a file, with media time from 0."""
-
-    def __init__(
-        self, address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None
-    ) -> None:
-        """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
-        episode = EpisodeAddress.of(address).find()
-        from_ns = round(episode.from_s * NS_PER_S)
-        to_ns = round(episode.to_s * NS_PER_S)
-        part = TimeRange.of(config).within(from_ns, to_ns, round(NS_PER_S / episode.fps / 2))
-        hardware = HardwareDecoding(config, episode.name)
-        container = open_container(episode.video, config, hardware)
-        try:
-            super().__init__(container, episode.name, config, clock, hardware, part, segments)
-        except SourceOver as error:
-            if config.start_s or config.duration_s is not None:
-                raise
-            span = f"from {episode.from_s:g} to {episode.to_s:g} s"
-            raise SourceError(
-                f"{episode.video} has no frame {span}, where {episode.name} should be; {AGAIN}"
-            ) from error
-        self._info = replace(self._info, duration_ns=to_ns - from_ns, frames=episode.frames)
 
 
 NAME = "standard input"

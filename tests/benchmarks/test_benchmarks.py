@@ -13,7 +13,7 @@ from benchmarks.live import measure_memory, measure_release, targets, worst_fram
 from benchmarks.support.hop_channels import END, OwnThreads, number_of, stamp_number
 from benchmarks.transport import median_of
 from stream.answer.model import AnswerModel
-from stream.bench.report import RunRecord, report
+from stream.extensions.bench.report import RunRecord, report
 from stream.monitor.statistics import MemorySample
 from tests.soak.hostile_client import SteadyAnswerModel
 from tests.stream.bench.test_report import recorded

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import gpu
-from stream.doctor.gpu import timing
+from stream.extensions.doctor.gpu import timing
 from tests.cuda_on_cpu.machine import CpuMachine
 
 

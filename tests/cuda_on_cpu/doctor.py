@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stream.doctor.gpu import child
-from stream.doctor.gpu.runner import CheckSettings
+from stream.extensions.doctor.gpu import child
+from stream.extensions.doctor.gpu.runner import CheckSettings
 
 if TYPE_CHECKING:
     import torch

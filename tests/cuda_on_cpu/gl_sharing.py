@@ -16,7 +16,7 @@ from arr_coc.backends.gl import device as gl_device
 from arr_coc.backends.gl import store as gl_store
 from arr_coc.backends.gl.device import GlDevice
 from arr_coc.types import LEVELS
-from stream.doctor.gpu.sharing import gl_level
+from stream.extensions.doctor.gpu.sharing import gl_level
 from tests.cuda_on_cpu.machine import CpuMachine
 
 

@@ -18,7 +18,7 @@ import typer
 import yaml
 
 from stream.answer.server_statistics import ServerStatistics
-from stream.cli import app
+from stream.cli import application
 from stream.config import Config
 from stream.config_loading import build_config, layer_from_file
 from stream.control import RunControl
@@ -65,7 +65,7 @@ def commands() -> Iterator[list[str]]:
 @pytest.mark.parametrize("line", list(commands()), ids=" ".join)
 def test_the_program_takes_each_command_line(line: list[str]) -> None:
     name, *arguments = line
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(application()).commands[name]  # type: ignore[attr-defined]
     arguments = [re.sub(r"\$\{\w+:?[?-]([^}]*)\}", r"\1", argument) for argument in arguments]
     context = command.make_context(name, arguments)
     assert context.params["metrics_port"] in ("9109", "9110", None)

@@ -16,8 +16,8 @@ import zmq
 
 from stream.config import Config
 from stream.extensions.zeromq.sinks import ControlHandler, ask_request
+from stream.extensions.zeromq.source import FrameDecoder, InvalidFrameMessage
 from stream.monitor.health import RunMonitor
-from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
 from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.faults import many
 from tests.support.network import listening

@@ -20,9 +20,9 @@ from PIL import Image
 from stream.cli import main
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
+from stream.extensions.zeromq.source import FrameDecoder, InvalidFrameMessage
 from stream.sources import SourceFrame
 from stream.sources.factory import open_source
-from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
 from tests.support.clock import FakeClock
 from tests.support.senders import Server
 from tests.support.video import make_video, moving_square

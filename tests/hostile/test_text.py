@@ -17,14 +17,14 @@ import webvtt
 
 from stream import logs
 from stream.cli import main
-from stream.commands.replay import json_lines, text_lines
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.live import LiveDisplay
 from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerDeltaEvent, Detection, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
+from stream.extensions.record.command import json_lines, text_lines
+from stream.extensions.record.replay import ReplayedAnswer
 from stream.logs import print_line
 from stream.media import AllocationOverlay
-from stream.runtime.replay import ReplayedAnswer
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.drawing import draw

@@ -15,7 +15,7 @@ import typer
 import webvtt
 
 from arr_coc.errors import BackendMissing
-from stream.cli import app, main
+from stream.cli import application, main
 from stream.commands.help import EXAMPLES, GROUPS, MOST_USED
 from stream.config import DEFAULT_QUERY
 from stream.config_loading import known_keys
@@ -23,7 +23,7 @@ from tests.support.models import tiny_folder
 from tests.support.video import make_video, moving_square
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
 OPTIONS = [(name, option) for name, command in COMMANDS.items() for option in command.params]
 
 

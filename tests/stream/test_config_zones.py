@@ -10,7 +10,7 @@ from arr_coc.allocation.zones import ZoneOptions
 from stream.config import Config
 from stream.config_loading import build_config, layer_from_assignment, layer_from_file
 from stream.errors import ConfigError
-from stream.fleet.file import read_fleet
+from stream.extensions.fleet.file import read_fleet
 from stream.media import SourceInfo
 from stream.runtime.plan import RunPlan
 

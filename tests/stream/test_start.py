@@ -49,7 +49,7 @@ def test_children_are_started_in_one_place() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
     }
     checkout_only = ("benchmarks/", "scripts/")
-    isolated = {"stream/extensions/web/uploads/receiver.py", "stream/fleet/vllm.py"}
+    isolated = {"stream/extensions/web/uploads/receiver.py", "stream/extensions/fleet/vllm.py"}
     assert {name for name in naming if not name.startswith(checkout_only)} == {"stream/runtime/child.py", *isolated}
     assert all('"-I"' in Path(ROOT, name).read_text("utf-8") for name in isolated)
     starting = {path.name for path in SOURCES for name, _ in calls(path) if name.startswith(("os.exec", "os.spawn"))}

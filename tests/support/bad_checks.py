@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from stream.doctor.gpu.checks import CheckAbsent, CheckFailed, CheckResult, Figure
+from stream.extensions.doctor.gpu.checks import CheckAbsent, CheckFailed, CheckResult, Figure
 
 
 def good() -> CheckResult:

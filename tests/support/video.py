@@ -20,11 +20,11 @@ from PIL import Image as PictureFile
 from arr_coc.texture.store.base import MemoryTexels, TextureView
 from arr_coc.texture.store.raster import rgb_matrix
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TileVersions
-from stream.doctor.gpu.reference import SUBSAMPLINGS as SUBSAMPLINGS
-from stream.doctor.gpu.reference import copy_planes as copy_planes
-from stream.doctor.gpu.reference import random_planes as random_planes
-from stream.doctor.gpu.reference import stamp as stamp
-from stream.doctor.gpu.reference import with_tiles_of as with_tiles_of
+from stream.extensions.doctor.gpu.reference import SUBSAMPLINGS as SUBSAMPLINGS
+from stream.extensions.doctor.gpu.reference import copy_planes as copy_planes
+from stream.extensions.doctor.gpu.reference import random_planes as random_planes
+from stream.extensions.doctor.gpu.reference import stamp as stamp
+from stream.extensions.doctor.gpu.reference import with_tiles_of as with_tiles_of
 
 Image = npt.NDArray[np.uint8]
 

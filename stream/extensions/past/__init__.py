@@ -1,6 +1,6 @@
 """The past of cameras in an SQLite file: answers, matches, outages and small pictures; search and recap."""
 
-from stream.extension import Extension, SinkType
+from stream.extension import CommandType, Extension, SinkType
 
 EXTENSION = Extension(
     name="past",
@@ -14,5 +14,9 @@ EXTENSION = Extension(
             check="stream.extensions.past.sink:check",
             open="stream.extensions.past.sink:PastSink.open",
         ),
+    ),
+    commands=(
+        CommandType(function="stream.extensions.past.commands.search:search", before="serve-answers"),
+        CommandType(function="stream.extensions.past.commands.recap:recap", before="serve-answers"),
     ),
 )

@@ -1,6 +1,6 @@
 """Recording of requests to the answer stage and its replies, for `replay`."""
 
-from stream.extension import Extension, SinkType
+from stream.extension import CommandType, Extension, SinkType
 
 EXTENSION = Extension(
     name="record",
@@ -15,4 +15,5 @@ EXTENSION = Extension(
             open="stream.extensions.record.sink:RecordFolder.open",
         ),
     ),
+    commands=(CommandType(function="stream.extensions.record.command:replay", before="serve-answers"),),
 )

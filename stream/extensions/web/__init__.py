@@ -1,6 +1,6 @@
 """Web page that shows a run while it goes on: access rules, viewers, server. Needs the extra `web`."""
 
-from stream.extension import Extension, SinkType
+from stream.extension import CommandType, Extension, SinkType
 from stream.options.extra import Extra
 
 WEB = Extra("web", "web page", "watch --web", ("starlette", "uvicorn", "websockets"))
@@ -18,4 +18,5 @@ EXTENSION = Extension(
             open="stream.extensions.web.sink:WebSink.open",
         ),
     ),
+    commands=(CommandType(function="stream.extensions.web.command:web", before="demo", grouped=True),),
 )

@@ -1,6 +1,6 @@
 """Sockets for robots and other programs: events, and a control socket for questions."""
 
-from stream.extension import Extension, SinkType
+from stream.extension import Extension, SinkType, SourceType
 
 EXTENSION = Extension(
     name="zeromq",
@@ -20,6 +20,16 @@ EXTENSION = Extension(
             option="--control",
             check="stream.extensions.zeromq.section:check_control",
             open="stream.extensions.zeromq.sinks:ControlSink.open",
+        ),
+    ),
+    sources=(
+        SourceType(
+            forms="`zmq+tcp://HOST:PORT`, `zmq+ipc://PATH`",
+            help="frames from another program over ZeroMQ",
+            prefixes=("zmq+",),
+            check="stream.extensions.zeromq.address:check_source",
+            one_stream=True,
+            open="stream.extensions.zeromq.source:open_zmq",
         ),
     ),
 )

@@ -28,7 +28,7 @@ from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import Encode, TileGrid
 from stream.config import Config
-from stream.doctor import model_fit
+from stream.extensions.doctor import model_fit
 from tests.arr_coc.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
 from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet

@@ -26,7 +26,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.quantisation import METHODS
 from stream.config import Config
-from stream.doctor import model_fit
+from stream.extensions.doctor import model_fit
 from tests.support.models import FP8_SETTINGS, quantise, tiny_folder, tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]

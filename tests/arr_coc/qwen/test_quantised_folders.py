@@ -17,7 +17,7 @@ from arr_coc.qwen import quantisation
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.memory_estimate import ModelSpec
 from stream.config import Config
-from stream.doctor import model_fit
+from stream.extensions.doctor import model_fit
 from tests.support.models import FP8_SETTINGS, quantise, tiny_folder
 
 Tensors = dict[str, torch.Tensor]

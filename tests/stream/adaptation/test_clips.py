@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stream.adaptation.clips import HELD_OUT_PART, QUESTIONS_A_FRAME, ClipFrame, clip_frames, plan_clips
-from stream.adaptation.labels import plan_labels, read_labels
 from stream.errors import ConfigError, SourceError
+from stream.extensions.adapt.clips import HELD_OUT_PART, QUESTIONS_A_FRAME, ClipFrame, clip_frames, plan_clips
+from stream.extensions.adapt.labels import plan_labels, read_labels
 from tests.support.video import make_video
 
 QUESTIONS = tuple(f"What is {number}?" for number in range(20))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from stream.bench.measure import BenchPlan, BenchResult, measure, record_run
-from stream.bench.report import RunRecord
 from stream.config import CaptureConfig, Config
 from stream.display.progress import ProgressDisplay
 from stream.errors import StageDied
+from stream.extensions.bench.measure import BenchPlan, BenchResult, measure, record_run
+from stream.extensions.bench.report import RunRecord
 from tests.support.events import frame, summary
 from tests.support.runs import INFO, EndlessRun, ScriptedRun
 

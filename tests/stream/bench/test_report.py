@@ -8,9 +8,9 @@ from collections.abc import Container
 import pytest
 from msgspec import structs
 
-from stream.bench.report import FRAME, Report, RunRecord, config_json, report
 from stream.config import Config
 from stream.events import AnswerUnchanged, Cut, Event, Outage, Restarted
+from stream.extensions.bench.report import FRAME, Report, RunRecord, config_json, report
 from stream.monitor.machine import machine
 from stream.monitor.statistics import MemorySample, RunStatistics
 from tests.support.clock import FakeClock

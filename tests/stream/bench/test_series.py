@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stream.bench.output import QUEUEING, changed_keys, plot_series, print_report
-from stream.bench.report import report
-from stream.bench.series import SCHEMA, MetricDifference, Series, Spread, differences, document
 from stream.config import AllocateConfig, Config
 from stream.errors import OutputError, ReaderGone
+from stream.extensions.bench.output import QUEUEING, changed_keys, plot_series, print_report
+from stream.extensions.bench.report import report
+from stream.extensions.bench.series import SCHEMA, MetricDifference, Series, Spread, differences, document
 from tests.stream.bench.test_report import recorded
 
 FAST, SLOW = Config(), Config(allocate=AllocateConfig(budget=64))

@@ -98,14 +98,14 @@ def test_bad_input_is_refused_in_one_line_before_a_model_is_loaded(
     monkeypatch.chdir(clip.parent)
     Path("empty.txt").write_text("")
     make_video(clip.with_name("short.mp4"), moving_square(5), 25)
-    monkeypatch.setattr("stream.adaptation.run.load_qwen", no_model)
+    monkeypatch.setattr("stream.extensions.adapt.run.load_qwen", no_model)
     assert main(["adapt", *arguments.split()]) == 2
     assert message in one_line(capsys)
     assert not Path("made").exists()
 
 
 def test_a_bare_number_of_minutes_means_minutes() -> None:
-    from stream.commands.adapt import _minutes
+    from stream.extensions.adapt.command import _minutes
 
     assert (_minutes("10"), _minutes("1.5"), _minutes("90s"), _minutes("1h")) == (10, 1.5, 1.5, 60)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stream.bench.measure import BenchPlan, BenchResult
-from stream.bench.report import report
-from stream.bench.series import Series
 from stream.cli import main
 from stream.errors import StageDied
+from stream.extensions.bench.measure import BenchPlan, BenchResult
+from stream.extensions.bench.report import report
+from stream.extensions.bench.series import Series
 from tests.stream.bench.test_report import recorded
 
 
@@ -28,7 +28,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[BenchPlan]:
         runs = tuple(report(recorded(101)) for _ in range(plan.runs))
         return BenchResult(tuple(Series(name, config, runs) for name, config in plan.configs.items()), False)
 
-    monkeypatch.setattr("stream.bench.measure.measure", measure)
+    monkeypatch.setattr("stream.extensions.bench.measure.measure", measure)
     return recorded_plans
 
 
@@ -104,7 +104,7 @@ def test_figures_before_a_failure_are_shown_and_the_failure_reported(
         series = Series("A", plan.configs["A"], (report(recorded(101)),))
         return BenchResult((series,), False, failure=StageDied("answer", "it fell"))
 
-    monkeypatch.setattr("stream.bench.measure.measure", measure)
+    monkeypatch.setattr("stream.extensions.bench.measure.measure", measure)
     assert main(["bench", "scene:demo", "--runs", "2"]) == 1
     captured = capsys.readouterr()
     assert "fps" in captured.out
@@ -115,14 +115,14 @@ def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.Monk
     def measure(plan: BenchPlan, on_run: Any) -> BenchResult:
         return BenchResult((Series("A", plan.configs["A"], (report(recorded(9)),)),), False, interrupted=True)
 
-    monkeypatch.setattr("stream.bench.measure.measure", measure)
+    monkeypatch.setattr("stream.extensions.bench.measure.measure", measure)
     assert main(["bench", "scene:demo"]) == 130
 
 
 def test_a_picture_needs_matplotlib(
     plans: list[BenchPlan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stream.commands.bench.find_spec", lambda name: None)
+    monkeypatch.setattr("stream.extensions.bench.command.find_spec", lambda name: None)
     assert main(["bench", "scene:demo", "--png", "x.png"]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
     assert plans == []

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from stream import doctor
 from stream.cli import main
 from stream.config import Config
-from stream.doctor import DiagnosticCheck
+from stream.extensions import doctor
+from stream.extensions.doctor.examination import DiagnosticCheck
 from stream.sources import cameras
 from stream.sources.cameras import Camera, CameraMode
 from tests.support.network import LIMIT_S

@@ -10,9 +10,9 @@ import pytest
 from stream.cli import main
 from stream.config import Config
 from stream.errors import SourceError, StageDied
-from stream.fleet import run as fleet_run
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.run import CameraOutcome
+from stream.extensions.fleet import run as fleet_run
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.run import CameraOutcome
 from tests.support.events import summary
 
 Watched = Callable[..., dict[str, Config]]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from stream.cli import main
-from stream.doctor.gpu import runner
-from stream.doctor.gpu.checks import GpuCheck
-from stream.doctor.gpu.runner import GpuRow
+from stream.extensions.doctor.gpu import runner
+from stream.extensions.doctor.gpu.checks import GpuCheck
+from stream.extensions.doctor.gpu.runner import GpuRow
 from tests.support.network import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -108,8 +108,8 @@ def test_out_needs_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 INTERRUPTIBLE = """
 import sys
-from stream.doctor.gpu import checks, runner
-from stream.doctor.gpu.checks import GpuCheck
+from stream.extensions.doctor.gpu import checks, runner
+from stream.extensions.doctor.gpu.checks import GpuCheck
 bad = [GpuCheck(name, f"tests.support.bad_checks:{name}", "") for name in ("good", "hangs", "fails")]
 runner.examine_gpu.__defaults__ = (bad, *runner.examine_gpu.__defaults__[1:])
 from stream.start import main
@@ -141,6 +141,6 @@ def test_without_a_gpu_opengl_in_software_is_checked(tmp_path: Path) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
-    row = runner.run_check(GpuCheck("driver", "stream.doctor.gpu.system:driver", ""))
+    row = runner.run_check(GpuCheck("driver", "stream.extensions.doctor.gpu.system:driver", ""))
     assert row.state == "absent"
     assert row.finding.endswith("needs a GPU, driver 525+, CUDA torch")

@@ -13,8 +13,8 @@ import pytest
 from stream.answer.api import text as api_text
 from stream.cli import main
 from stream.commands.outcome import BAD_INPUT, FAILED
-from stream.commands.search import NOTHING_FOUND, local_time
 from stream.extensions.past import recap as recapping
+from stream.extensions.past.commands.search import NOTHING_FOUND, local_time
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server, event, hang, refuse, speak_for_ever
 from tests.support.past import BEGIN_MS, DOOR, HOUR_MS, moment, written
 

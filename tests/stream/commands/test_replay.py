@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from stream.cli import main
+from stream.extensions.record.replay import open_recorded
 from stream.protocol.messages import AnswerReply
 from stream.recording.format import AnyRecord, ReceivedMessage, Recording, encode_record, open_part
 from stream.recording.log import RecordLog
 from stream.runtime.frame_stages import run_in_threads
-from stream.runtime.replay import open_recorded
 from tests.support.models import tiny_folder
 from tests.support.video import make_video, moving_square
 
@@ -175,7 +175,7 @@ def test_a_recording_of_a_run_that_answered_nothing_is_reported(
 def test_another_version_that_reads_the_format_is_noted(
     recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stream.commands.replay.version", lambda name: "9.0")
+    monkeypatch.setattr("stream.extensions.record.command.version", lambda name: "9.0")
     assert main(["replay", str(recorded)]) == 0
     assert "note: recorded by version 0.1.0" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ import pytest
 
 from stream.cli import main
 from stream.commands.outcome import BAD_INPUT
-from stream.commands.search import NOTHING_FOUND, local_time
+from stream.extensions.past.commands.search import NOTHING_FOUND, local_time
 from stream.extensions.past.moments import MATCH, MomentExtension
 from stream.extensions.past.store import PastStore
 from tests.support.past import BEGIN_MS, DOOR, YARD, moment, written

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-import stream.commands.web as command
+import stream.extensions.web.command as command
 from arr_coc.hub import bundled_model_path
 from arr_coc.model import ARRCOCQwen
 from stream.cli import main

@@ -10,8 +10,8 @@ import pytest
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate
-from stream.compare.models import LoadedModels, QwenLoader
-from stream.protocol.comparison import NO_ALLOCATOR, CompareOptions, ModelChoice
+from stream.extensions.web.comparison.messages import NO_ALLOCATOR, CompareOptions, ModelChoice
+from stream.extensions.web.comparison.models import LoadedModels, QwenLoader
 from tests.support.models import tiny_folder
 
 TILES = 384

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from arr_coc.model import ARRCOCQwen
-from stream.compare import process as process_module
-from stream.compare.process import CompareProcess
-from stream.protocol.comparison import (
+from stream.extensions.web.comparison import process as process_module
+from stream.extensions.web.comparison.messages import (
     ColumnSettings,
     CompareFailed,
     CompareJob,
@@ -23,6 +22,7 @@ from stream.protocol.comparison import (
     ComparisonRequest,
     ModelChoice,
 )
+from stream.extensions.web.comparison.process import CompareProcess
 from stream.scenes.stills import draw_shapes
 from tests.support.network import LIMIT_S, until
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from arr_coc.model import ARRCOCQwen
-from stream.compare.models import LoadedModels, QwenLoader
-from stream.compare.worker import Comparer
-from stream.protocol.comparison import (
+from stream.extensions.web.comparison.messages import (
     NO_ALLOCATOR,
     ColumnSettings,
     CompareJob,
@@ -19,6 +17,8 @@ from stream.protocol.comparison import (
     ComparisonRequest,
     ModelChoice,
 )
+from stream.extensions.web.comparison.models import LoadedModels, QwenLoader
+from stream.extensions.web.comparison.worker import Comparer
 from tests.support.models import tiny_folder, tiny_qwen
 
 PICTURE = np.random.default_rng(3).integers(0, 255, (128, 192, 3), dtype=np.uint8)

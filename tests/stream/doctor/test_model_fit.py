@@ -13,8 +13,8 @@ from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.families import DecoderLayers, family_of
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from stream.config import Config
-from stream.doctor import model_fit
-from stream.doctor import model_fit as cards
+from stream.extensions.doctor import model_fit
+from stream.extensions.doctor import model_fit as cards
 from tests.support.hub_server import HubServer, use_hub
 from tests.support.models import tiny_folder
 from tests.support.qwen_configs import write_index_folder

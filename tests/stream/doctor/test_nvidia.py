@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from arr_coc.errors import BackendMissing, DeviceLost
-from stream.doctor import nvidia
-from stream.doctor.gpu import system
-from stream.doctor.gpu.checks import CheckAbsent, CheckFailed
-from stream.doctor.nvidia import NO_DEVICE, NvidiaDevice, driver_devices, read_driver
+from stream.extensions.doctor import nvidia
+from stream.extensions.doctor.gpu import system
+from stream.extensions.doctor.gpu.checks import CheckAbsent, CheckFailed
+from stream.extensions.doctor.nvidia import NO_DEVICE, NvidiaDevice, driver_devices, read_driver
 
 
 class FakeDriver:

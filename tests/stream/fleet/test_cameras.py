@@ -11,8 +11,7 @@ import pytest
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import Cut
-from stream.extensions.web.section import WebSection
-from stream.fleet.cameras import (
+from stream.extensions.fleet.cameras import (
     NamedCamera,
     answering_options,
     check_camera,
@@ -21,7 +20,8 @@ from stream.fleet.cameras import (
     name_problem,
     read_named,
 )
-from stream.fleet.outputs import CameraLines, without_shared
+from stream.extensions.fleet.outputs import CameraLines, without_shared
+from stream.extensions.web.section import WebSection
 from tests.support.sections import sections
 
 

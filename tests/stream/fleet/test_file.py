@@ -9,7 +9,7 @@ import pytest
 from stream.config import Config
 from stream.config_loading import build_config
 from stream.errors import ConfigError
-from stream.fleet.file import read_fleet
+from stream.extensions.fleet.file import read_fleet
 
 
 @pytest.fixture(autouse=True)

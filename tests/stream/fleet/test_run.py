@@ -18,14 +18,14 @@ from arr_coc.errors import ModelNotFound
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
 from stream.errors import OpeningCancelled, OutputError, SourceError, SourceNotFound, StageDied
 from stream.events import Answer, Event, FrameReady, Restarted
+from stream.extensions.fleet import run as fleet_run
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.run import Fleet, may_come_back, niceness
 from stream.extensions.past import sink as past_sink
 from stream.extensions.past.search import PastReader, Search
 from stream.extensions.past.section import PastSection
 from stream.extensions.past.sink import open_writer
 from stream.extensions.past.writer import PastWriter
-from stream.fleet import run as fleet_run
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.run import Fleet, may_come_back, niceness
 from stream.runtime.run import Run
 from stream.sources.timing import Backoff
 from tests.support.children import SHARED, own_children

@@ -19,8 +19,8 @@ from stream.cli import main
 from stream.config import AnswerConfig, ApiConfig, Config, NetworkConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, StageDied
-from stream.fleet import vllm
-from stream.fleet.vllm import VllmPlace, VllmServer, VllmSettings
+from stream.extensions.fleet import vllm
+from stream.extensions.fleet.vllm import VllmPlace, VllmServer, VllmSettings
 from tests.support.children import own_children
 from tests.support.fake_vllm import write_command
 from tests.support.network import fetched, until

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stream.errors import ConfigError
-from stream.mcp import page as page_module
-from stream.mcp.page import CameraPage, PageError
+from stream.extensions.mcp import page as page_module
+from stream.extensions.mcp.page import CameraPage, PageError
 from tests.support.web import served
 
 

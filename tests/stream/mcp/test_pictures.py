@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from stream.errors import TransportError
-from stream.mcp import pictures
-from stream.mcp.pictures import with_tokens
+from stream.extensions.mcp import pictures
+from stream.extensions.mcp.pictures import with_tokens
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import ReceivedPicture, pack_picture, unpack_picture
 from tests.support.web import sampled

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from PIL import Image
 
 from stream.control import AddWatch
+from stream.extensions.mcp.page import NOT_REMEMBERED, CameraPage
+from stream.extensions.mcp.server import CALLS_MAX, make_server
 from stream.extensions.past.moments import PastRun
-from stream.mcp.page import NOT_REMEMBERED, CameraPage
-from stream.mcp.server import CALLS_MAX, make_server
 from tests.support.events import answer, side_answer
 from tests.support.network import until
 from tests.support.past import moment, written

@@ -13,10 +13,10 @@ import httpx2
 import pytest
 from mcp import Client
 
+from stream.extensions.mcp.page import CameraPage
+from stream.extensions.mcp.server import make_server
+from stream.extensions.mcp.serving import BODY_BYTES_MAX, LEAVE_LIMIT_S, PATH, TokenGate, http_application
 from stream.http.server import GuardedServer, open_listener
-from stream.mcp.page import CameraPage
-from stream.mcp.server import make_server
-from stream.mcp.serving import BODY_BYTES_MAX, LEAVE_LIMIT_S, PATH, TokenGate, http_application
 from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from stream.mcp.standard_input import BoundedLines, bounded_stdin
+from stream.extensions.mcp.standard_input import BoundedLines, bounded_stdin
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])

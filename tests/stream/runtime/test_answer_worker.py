@@ -25,6 +25,7 @@ from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
 from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.record.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.extensions.record.section import RecordSection
 from stream.protocol.messages import Connect, QueryAccepted, ServerHello
 from stream.recording.format import Recording
@@ -32,7 +33,6 @@ from stream.runtime import answer_worker
 from stream.runtime.answer_service import AnswerService, answer_threads
 from stream.runtime.answer_worker import serve_answers
 from stream.runtime.frame_stages import run_in_threads
-from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.transport import Link, SocketDirectory, Transport
 from tests.support import answer_models

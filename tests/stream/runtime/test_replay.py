@@ -26,6 +26,14 @@ from stream.config import (
 from stream.control import Ask
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
+from stream.extensions.record.replay import (
+    Replay,
+    ReplayedAnswer,
+    ReplayedYesNo,
+    answered_by,
+    open_recorded,
+    replay_config,
+)
 from stream.extensions.record.section import RecordSection
 from stream.protocol.codec import token_message, token_packet
 from stream.protocol.messages import Cancel, Connect, ServerHello, TokenPacketMessage, TurnExpired
@@ -41,7 +49,6 @@ from stream.recording.format import (
 )
 from stream.recording.identity import AnswerProvenance, answer_provenance, parse_provenance
 from stream.runtime.frame_stages import run_in_threads
-from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedYesNo, answered_by, open_recorded, replay_config
 from stream.runtime.run import Run
 from tests.support.answer_models import FakeAnswerModel, MemoryAnswerModel
 from tests.support.events import answer, frame, make_answer_reply, make_token_packet, make_yes_no_reply
@@ -331,7 +338,7 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
 def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     provenance = msgspec.structs.replace(PROVENANCE, model="owner/model")
     weights = iter(["unknown", "7 files", "unknown", "8 files"])
-    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(weights))
+    monkeypatch.setattr("stream.extensions.record.replay.weights_of", lambda name: next(weights))
     config = Config(answer=AnswerConfig(model="owner/model"))
     assert isinstance(open_recorded(provenance, config, MODEL_LOADER), FakeAnswerModel)
     with pytest.raises(RecordingError, match="8 files here"):

@@ -19,11 +19,11 @@ from stream.display.state import Transcript
 from stream.display.text import summary_text
 from stream.errors import ConfigError
 from stream.events import Answer, AnswerDeltaEvent, AnswerInvalid, AnswerUnchanged, Event, Summary
+from stream.extensions.record.replay import ReplayedAnswer
 from stream.options.extra import Extra
 from stream.recording.format import Recording
 from stream.recording.journal import Journal
 from stream.runtime.frame_stages import run_in_threads
-from stream.runtime.replay import ReplayedAnswer
 from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock
 from tests.stream.runtime.test_news import config, video
 from tests.stream.runtime.test_replay import replayed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arr_coc.model import ARRCOCQwen
-from stream.compare.worker import is_right
+from stream.extensions.web.comparison.worker import is_right
 from stream.scenes.catalogue import load_scene
 from stream.scenes.stills import STILLS, KnownAnswer, Still
 

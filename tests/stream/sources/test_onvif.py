@@ -12,10 +12,10 @@ import pytest
 from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.config import CaptureConfig
 from stream.errors import SourceError
+from stream.extensions.onvif.camera import OnvifAddress, find_stream
+from stream.extensions.onvif.soap import digest_answer
 from stream.sources.address import is_live_address, redacted
 from stream.sources.checks import check_address
-from stream.sources.onvif import OnvifAddress, find_stream
-from stream.sources.soap import digest_answer
 from tests.support.http_server import DrippingServer
 from tests.support.network import LIMIT_S, free_port
 from tests.support.onvif import OnvifCamera, envelope_of, fault

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
+from stream.extensions.onvif.camera import find_stream
 from stream.sources import tls
-from stream.sources.onvif import find_stream
 from stream.sources.tls import ffmpeg_options, is_checked, problem_at
 from tests.support.network import LIMIT_S
 from tests.support.onvif import OnvifCamera

@@ -24,9 +24,9 @@ from arr_coc.types import FramePlanes
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError
+from stream.extensions.zeromq.source import FrameDecoder, FrameHeader, InvalidFrameMessage
 from stream.sources import Source, SourceFrame
 from stream.sources.factory import open_source
-from stream.sources.zeromq import FrameDecoder, FrameHeader, InvalidFrameMessage
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, keyed, until
 from tests.support.senders import FrameSender, Message, Reading, frames_of, message, outages_of

@@ -15,8 +15,8 @@ from stream.errors import TransportError
 from stream.extensions.web import connection
 from stream.extensions.web.camera import FRAMES_A_SECOND, BrowserCamera
 from stream.extensions.web.viewer import MessageRefused
+from stream.extensions.zeromq.source import FrameDecoder
 from stream.protocol.picture_files import encode_jpeg
-from stream.sources.zeromq import FrameDecoder
 from stream.transport.links import FrameSubscriber
 from tests.support.network import LIMIT_MS, LIMIT_S, until
 from tests.support.web import ServedPage, Visit, closing_code, sampled, served

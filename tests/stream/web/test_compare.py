@@ -16,10 +16,10 @@ from playwright.sync_api import Route
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from stream.compare.worker import is_right
 from stream.extensions.web import application, connection
 from stream.extensions.web.compare import MESSAGES_AT_ONCE, CompareDesk
-from stream.protocol.comparison import CompareFailed, CompareJob
+from stream.extensions.web.comparison.messages import CompareFailed, CompareJob
+from stream.extensions.web.comparison.worker import is_right
 from stream.scenes.stills import HEIGHT_PX, STILLS, WIDTH_PX
 from tests.support.network import until
 from tests.support.web import PageClient, ServedPage, Visit, ask, on_phone, png

@@ -20,8 +20,8 @@ from arr_coc.backends.registry import open_store
 from arr_coc.errors import BackendMissing, DeviceLost, StoreError
 from arr_coc.texture.store.planes import Difference, PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes
-from stream.doctor.gpu.reference import regions_of
-from stream.doctor.gpu.sharing import gl_level
+from stream.extensions.doctor.gpu.reference import regions_of
+from stream.extensions.doctor.gpu.sharing import gl_level
 from tests.cuda_on_cpu.gl_sharing import share_textures
 from tests.cuda_on_cpu.machine import OUT_OF_MEMORY, CpuMachine
 from tests.support.stores import require

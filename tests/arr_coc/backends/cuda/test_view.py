@@ -23,9 +23,9 @@ from arr_coc.errors import DeviceLost, OptionError, ShapeError, StoreError
 from arr_coc.relevance.channels import TextureArrayCache, device_texture_array, texture_array
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import REGION_SHAPES
-from stream.doctor.gpu.kernels import compare_channels, compare_difference, on_device, view_of
-from stream.doctor.gpu.model import compare_allocator
-from stream.doctor.gpu.reference import random_picture, regions_of, rgb_planes
+from stream.extensions.doctor.gpu.kernels import compare_channels, compare_difference, on_device, view_of
+from stream.extensions.doctor.gpu.model import compare_allocator
+from stream.extensions.doctor.gpu.reference import random_picture, regions_of, rgb_planes
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.video import random_planes, stamp
 

@@ -31,7 +31,7 @@ from arr_coc.types import FrameStamp
 from evaluation.strategies.base import TiledFrame
 from evaluation.strategies.session import EvalPrompt
 from stream.config import Config
-from stream.doctor import model_fit
+from stream.extensions.doctor import model_fit
 from tests.support.evaluation import picture
 from tests.support.models import FAMILIES, tiny_folder
 

@@ -24,7 +24,7 @@ from arr_coc.errors import StoreError
 from arr_coc.texture.store.base import TextureStore
 from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, FramePlanes, TileGrid
-from stream.doctor.gpu.reference import regions_of
+from stream.extensions.doctor.gpu.reference import regions_of
 from tests.support.stores import KINDS, Kind, open_kind, prepare
 from tests.support.video import SUBSAMPLINGS, copy_planes, random_planes, stamp, with_tiles_of
 

@@ -17,7 +17,7 @@ from arr_coc.backends.gl.store import GlStore
 from arr_coc.ops.texture import Texture
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes
-from stream.doctor.gpu.reference import bilinear, smooth_picture, trilinear
+from stream.extensions.doctor.gpu.reference import bilinear, smooth_picture, trilinear
 from tests.support.stores import prepare
 from tests.support.video import stamp
 

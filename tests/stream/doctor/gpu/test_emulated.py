@@ -12,10 +12,10 @@ import torch
 from arr_coc.backends.cuda import device
 from arr_coc.backends.cuda.device import SIGNATURES, CudaDevice, KernelSet
 from arr_coc.qwen.batching import captured
-from stream.doctor.gpu import kernels, timing
-from stream.doctor.gpu.checks import CHECKS, CheckReport, GpuCheck
-from stream.doctor.gpu.child import perform
-from stream.doctor.gpu.runner import CheckSettings
+from stream.extensions.doctor.gpu import kernels, timing
+from stream.extensions.doctor.gpu.checks import CHECKS, CheckReport, GpuCheck
+from stream.extensions.doctor.gpu.child import perform
+from stream.extensions.doctor.gpu.runner import CheckSettings
 from tests.cuda_on_cpu import doctor as emulated
 from tests.cuda_on_cpu.gl_sharing import share_textures
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, OUT_OF_MEMORY, CpuMachine
@@ -171,7 +171,7 @@ def test_other_pixels_in_the_other_process_are_found(machine: CpuMachine, monkey
 
 
 def test_growth_is_a_failure(machine: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.doctor.gpu import stores
+    from stream.extensions.doctor.gpu import stores
 
     before, after = {"device": 0.0, "host": 100.0, "files": 9.0}, {"device": 0.0, "host": 150.0, "files": 9.0}
     readings = iter([before, after, after, after])
@@ -193,7 +193,7 @@ def test_a_step_that_cannot_be_captured_is_a_failure(machine: CpuMachine, monkey
 
 
 def test_a_visual_token_that_is_wrong_is_a_failure(machine: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.doctor.gpu import model
+    from stream.extensions.doctor.gpu import model
 
     monkeypatch.setattr(model, "EMBEDDING_ERRORS", {"bfloat16": 1e-4})
     report = run(BY_NAME["model bfloat16"])

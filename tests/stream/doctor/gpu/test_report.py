@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from stream.doctor.gpu import report as report_module
-from stream.doctor.gpu.checks import GpuCheck
-from stream.doctor.gpu.report import COLUMNS, GpuReport, left_out_lines, row_text, summary_line
-from stream.doctor.gpu.runner import GpuRow, run_check
+from stream.extensions.doctor.gpu import report as report_module
+from stream.extensions.doctor.gpu.checks import GpuCheck
+from stream.extensions.doctor.gpu.report import COLUMNS, GpuReport, left_out_lines, row_text, summary_line
+from stream.extensions.doctor.gpu.runner import GpuRow, run_check
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream.doctor.gpu.checks import CHECKS, GpuCheck
-from stream.doctor.gpu.runner import OUTPUT_BYTES, GpuRow, check_command, examine_gpu, run_check
+from stream.extensions.doctor.gpu.checks import CHECKS, GpuCheck
+from stream.extensions.doctor.gpu.runner import OUTPUT_BYTES, GpuRow, check_command, examine_gpu, run_check
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S
 

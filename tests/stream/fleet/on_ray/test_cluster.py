@@ -16,10 +16,10 @@ import pytest
 from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice, Restarted
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.on_ray.cluster import RayCluster
-from stream.fleet.on_ray.run import MOVED, ClusterFleet
-from stream.fleet.on_ray.settings import RaySettings
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.on_ray.cluster import RayCluster
+from stream.extensions.fleet.on_ray.run import MOVED, ClusterFleet
+from stream.extensions.fleet.on_ray.settings import RaySettings
 from tests.support.fleets import FleetRecorder
 from tests.support.runs import config
 

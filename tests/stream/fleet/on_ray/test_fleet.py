@@ -12,12 +12,12 @@ import pytest
 from stream.config import AnswerConfig
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice, Restarted, Summary
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.on_ray import cluster, run
-from stream.fleet.on_ray.cluster import HostUnavailable
-from stream.fleet.on_ray.hosts import DISTRIBUTION, CameraHost, HostIdentity
-from stream.fleet.on_ray.run import MOVED, ClusterFleet, run_in_actor
-from stream.fleet.on_ray.settings import RaySettings
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.on_ray import cluster, run
+from stream.extensions.fleet.on_ray.cluster import HostUnavailable
+from stream.extensions.fleet.on_ray.hosts import DISTRIBUTION, CameraHost, HostIdentity
+from stream.extensions.fleet.on_ray.run import MOVED, ClusterFleet, run_in_actor
+from stream.extensions.fleet.on_ray.settings import RaySettings
 from stream.runtime.worker_messages import (
     DropReport,
     Report,

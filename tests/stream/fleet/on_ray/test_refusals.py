@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from stream.errors import ConfigError
-from stream.fleet.on_ray import cluster
-from stream.fleet.on_ray.cluster import RayCluster
+from stream.extensions.fleet.on_ray import cluster
+from stream.extensions.fleet.on_ray.cluster import RayCluster
 from stream.options.extra import Extra
 
 
@@ -62,7 +62,7 @@ def test_an_error_of_ray_becomes_one_line(address: str, error: str, line: str) -
 
 
 def test_the_end_of_an_actor_is_reported_in_one_line() -> None:
-    missing = "ray::X\n  File a.py\nModuleNotFoundError: No module named 'stream.fleet'\nmore"
+    missing = "ray::X\n  File a.py\nModuleNotFoundError: No module named 'stream.extensions.fleet'\nmore"
     assert cluster._reason(missing) == ("its node has no Python package stream; install arr-coc-stream on every node")
     assert cluster._reason("a\n\n  ValueError: b\n") == "ValueError: b"
     assert cluster._reason("") == "it died"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.fleet.on_ray.servers import CALM_S, HOLD_S, SETTLE_S, ScalingPolicy
+from stream.extensions.fleet.on_ray.servers import CALM_S, HOLD_S, SETTLE_S, ScalingPolicy
 
 
 def test_a_server_is_added_only_if_the_wait_stays_too_long() -> None:

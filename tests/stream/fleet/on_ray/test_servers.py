@@ -7,11 +7,11 @@ from typing import Any
 
 from arr_coc.errors import ModelNotFound
 from stream.control import RunControl
-from stream.fleet.cameras import NamedCamera
-from stream.fleet.on_ray.cluster import HostUnavailable
-from stream.fleet.on_ray.hosts import ServerState
-from stream.fleet.on_ray.servers import ClusterServers, ServerGroup
-from stream.fleet.on_ray.settings import RaySettings
+from stream.extensions.fleet.cameras import NamedCamera
+from stream.extensions.fleet.on_ray.cluster import HostUnavailable
+from stream.extensions.fleet.on_ray.hosts import ServerState
+from stream.extensions.fleet.on_ray.servers import ClusterServers, ServerGroup
+from stream.extensions.fleet.on_ray.settings import RaySettings
 from tests.support.runs import config
 
 CAMERAS = ("door", "yard")

@@ -9,9 +9,9 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
+from stream.extensions.fleet.on_ray.settings import check_far, read_settings
 from stream.extensions.why.section import WhySection
 from stream.extensions.zeromq.section import ZeromqSection
-from stream.fleet.on_ray.settings import check_far, read_settings
 
 CAMERAS = {"door": {}, "yard": {}}
 

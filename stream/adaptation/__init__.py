@@ -1,1 +1,0 @@
-"""Clips and labels that `adapt` learns from, its progress bar and its table."""

@@ -1,1 +1,0 @@
-"""Measuring runs: recorded values, the meaning of each figure, comparison of several runs and two configurations."""

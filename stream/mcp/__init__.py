@@ -1,1 +1,0 @@
-"""Model Context Protocol server: tools with which an agent sees and asks running cameras."""
