@@ -113,7 +113,7 @@ class ContextLengthError(ArrCocError, ValueError):
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """The number and the noun in its singular or plural; `plural` if that is not the noun and an s."""
+    """Return the number and the noun in its singular or plural; `plural` if that is not the noun and an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -142,7 +142,7 @@ class SelectorMemory:
     appearance: torch.Tensor | None = None
 
     def is_made_from(self, inputs: SelectionInputs) -> bool:
-        """True if the selection was made from the same maps and as many tokens."""
+        """Return True if the selection was made from the same maps and as many tokens."""
         if self.made_from is None:
             return False
         relevance, staleness, change, tokens = self.made_from
@@ -210,8 +210,8 @@ class SelectionInputs:
         )
 
     def _void_state(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
-        """True if the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
-        not if answers looked at some tiles more than at others. A number only if the host may look at it."""
+        """Return True if the picture is a void, judged anew only if it is another, and whether it is covered evenly
+        therefore: not if answers looked at some tiles more than at others. A number only if the host may look at it."""
         memory = self.memory
         void = self.memory.void
         if void is None or self.appearance is None or self.appearance is not memory.appearance:
@@ -251,8 +251,8 @@ def after_overview(overview: npt.NDArray[np.int64], choice: RegionChoice, releva
 
 
 def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor:
-    """Share of tiles whose shape (or absence) is another than in `previous`, among those that were in view; 0 without
-    it.
+    """Return the share of tiles whose shape (or absence) is another than in `previous`, among those that were in view;
+    0 without it.
 
     Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` for tiles that came into
     view.

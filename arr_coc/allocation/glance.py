@@ -63,7 +63,7 @@ class GlanceOptions:
             raise OptionError(f"every_s must be above 0 seconds, got {self.every_s!r}")
 
     def overview(self, budget_tokens: int, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-        """The regions [K, 3] of the overview of a tile grid that a budget has room for.
+        """Return the regions [K, 3] of the overview of a tile grid that a budget has room for.
 
         None, [0, 3], if the budget shows all tiles, and by "auto" if there would be too few to distinguish places.
         Raises BudgetError if the requested overview leaves nothing of the budget.
@@ -83,12 +83,12 @@ class GlanceOptions:
         return overview_regions(shape, self.tokens)
 
     def keeps(self, overview: npt.NDArray[np.int64], *, after_glance: bool) -> bool:
-        """True if an overview [K, 3] stands in the packet of a frame, before or `after_glance`."""
+        """Return True if an overview [K, 3] stands in the packet of a frame, before or `after_glance`."""
         return self.keep and (after_glance or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
 
 
 def _distinguishes(regions: npt.NDArray[np.int64]) -> bool:
-    """True if these regions [K, 3] of one level are enough for attention on them to locate what matters."""
+    """Return True if these regions [K, 3] of one level are enough for attention on them to locate what matters."""
     fine = len(regions) > 0 and regions[0, 0] <= FINE_LEVEL
     return len(regions) >= (LEAST_FINE_REGIONS if fine else LEAST_REGIONS)
 
