@@ -1,7 +1,7 @@
 """Exception tree of the package, and counted nouns for its messages.
 
 ArrCocError
-├── BudgetError (ValueError)          a token budget that is no number of at least 1 and no share
+├── BudgetError (ValueError)          a token budget that is neither a number from 1 on nor a share
 ├── StrategyError (ValueError)        an allocation strategy that does not exist
 ├── OptionError (ValueError)          an option out of range, or one that does not fit the others
 ├── ProfileError (ValueError)         a texture profile that does not exist

@@ -257,7 +257,7 @@ class ARRCOCLayer(nn.Module):
         Args:
             texture: Channels of the pictures [B, C, gh, gw], which show whether a picture has structure.
             realised: Their relevance [B, gh, gw].
-            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it; a picture whose prior has structure is no void.
+            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it; a picture whose prior has structure is not a void.
 
         Raises:
             BudgetError: A wrong budget.

@@ -147,15 +147,17 @@ class _EpochMemory:
 
 
 class StreamAllocator:
-    """Allocates the frames of one stream; used by one thread.
+    """Allocator of one stream's frames; used by one thread.
 
     The same frames, options and feedback give the same allocations. A new epoch (cut, seek, another size) forgets
-    everything but the question. Frames of a texture on a device are allocated there, if the options say so and suit
-    (`suits_device`): they differ a little from the host's, and nothing of them comes to the host, but for
-    `measures_change`, which is one number each for the last answer and the last look, and the budget `adaptive`, which
-    is one more; regions and relevance once a frame is asked about. A view that is no device's, because its hardware
-    failed, is allocated in host memory. Raises BudgetError, StrategyError, ProfileError, and ValueError for shares
-    outside [0, 1].
+    everything but the question.
+
+    Frames of a texture on a device are allocated there, if the options ask for it and suit a device (`suits_device`);
+    results differ a little from the host's. Per frame, at most three numbers come to the host: with `measures_change`
+    the change since the last answer and since the last look, and with the budget `adaptive` the budget. Regions and
+    relevance follow once a frame is asked about. After a device has failed, views in host memory are allocated there.
+
+    Raises BudgetError, StrategyError, ProfileError, and ValueError for shares outside [0, 1].
     """
 
     def __init__(

@@ -22,6 +22,7 @@ from arr_coc.relevance.balancing import RelevanceMaps
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.texture.covers import pyramid_means
 from arr_coc.texture.regions import REGION_AREAS, UNKNOWN, region_pool
+from arr_coc.texture.store.base import DevicePatches, TextureView
 from arr_coc.types import Allocation, FrameStamp, TileVersions
 
 Map = npt.NDArray[np.float32]
@@ -442,6 +443,10 @@ class FrameAllocation:
         """This frame, once its regions are in host memory. Raises as `allocation`."""
         _ = self.allocation
         return self
+
+    def went_with_device(self, view: TextureView) -> bool:
+        """Return True if the device that made the maps has failed, so that `view` is in host memory."""
+        return not self.relevance.is_cpu and not isinstance(view, DevicePatches)
 
     @property
     def levels(self) -> npt.NDArray[np.int8]:

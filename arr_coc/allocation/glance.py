@@ -34,7 +34,7 @@ EVERY_S = 60.0
 """Media time in seconds after which a glance is due again."""
 
 UNKNOWN_SHARE = 0.5
-"""From this share of tiles on of which nothing is known, a glance is due…"""
+"""Share of tiles without feedback from which a glance is due…"""
 
 LEAST_S = 5.0
 """…but not sooner than this after the last one: answers teach about what came into view, too."""
@@ -116,7 +116,7 @@ class GlancePolicy:
         self._failed = True
 
     def due(self, media_ns: int, unknown_share: float) -> bool:
-        """Return True if a glance is due at a media time, given the share of tiles of which nothing is known."""
+        """Return True if a glance is due at a media time, given the share of tiles without feedback."""
         if self._failed or self._done_ns is None:
             return not self._failed
         since_ns = media_ns - self._done_ns

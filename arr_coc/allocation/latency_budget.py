@@ -80,7 +80,7 @@ class BudgetController:
     def __init__(self, target_ms: float, start: Budget = DEFAULT_BUDGET, limits: TokenLimits = DEFAULT_LIMITS) -> None:
         """`start` is the first budget, a number or a share, brought within `limits` as all that follow.
 
-        Raises BudgetError for a target that is none, and for a start that is neither.
+        Raises BudgetError for an invalid target or start.
         """
         if not (math.isfinite(target_ms) and target_ms > 0):
             raise BudgetError(f"a latency target is a number of milliseconds above 0; got {target_ms!r}")

@@ -361,8 +361,8 @@ class FeedbackPrior:
         return torch.cat([newest.values, trust.float()[None]])
 
     def unknown_share(self, appearance: torch.Tensor) -> float:
-        """Return the share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether
-        since. One number comes to the host."""
+        """Return the share of tiles without feedback, given their `appearance` now: never part of an answer, or changed
+        altogether since. One number comes to the host."""
         feedback = self._now()
         if feedback is None:
             return 1.0

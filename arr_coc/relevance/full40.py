@@ -219,8 +219,8 @@ def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
 
 
 def picture_channels(core: torch.Tensor, detail: LumaDetail) -> torch.Tensor:
-    """Return the forty channels [40, gh, gw] of a picture of which nothing earlier is known, from its `core13` [13, gh,
-    gw] and the detail of its luma, a batch of one."""
+    """Return the forty channels [40, gh, gw] of a picture without earlier frames, from its `core13` [13, gh, gw] and
+    the detail of its luma, a batch of one."""
     colours = core[None, RGB]
     magnitude = core[EDGES][2:]
     unknown = torch.zeros_like(core[:1])

@@ -115,7 +115,7 @@ class ArrayPool:
         self._addresses: dict[int, int] = {}
 
     def take(self, shape: tuple[int, ...], dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Return an array whose content is of no use any more."""
+        """Return an array whose contents are no longer needed."""
         arrays = self._arrays.get((shape, dtype))
         if arrays is None:
             arrays = self._arrays[shape, dtype] = []

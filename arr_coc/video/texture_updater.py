@@ -280,9 +280,9 @@ class TextureUpdater:
             self._show(store)
 
     def _show(self, store: TextureStore | None) -> None:
-        """Readers lease from this store from now on.
+        """Let readers lease from this store from now on.
 
-        The one before it is closed with the next write, by the thread that writes: who was just about to lease it can.
+        The writing thread closes the one before with its next write: a reader that is about to lease it still can.
         """
         with self._swap:
             old = self._store
