@@ -67,7 +67,7 @@ def check_budget(budget: object) -> None:
 
 
 def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The tokens that a number, a share or "auto" means for a frame of `tiles` tiles; never more than these.
+    """Return the tokens that a number, a share or "auto" means for a frame of `tiles` tiles; never more than these.
 
     Raises BudgetError for anything else, also for "adaptive", which needs a relevance map.
     """
@@ -86,14 +86,14 @@ def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMIT
 
 
 def most_tokens(budget: Budget, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The most tokens of a frame of `tiles` tiles. Raises BudgetError."""
+    """Return the most tokens of a frame of `tiles` tiles. Raises BudgetError."""
     if budget == ADAPTIVE:
         return min(limits.max_tokens, tiles)
     return fixed_tokens(budget, tiles, limits)
 
 
 def requested_tokens(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The tokens that a budget asks for however small the frame is: a frame with fewer tiles is shown whole."""
+    """Return the tokens that a budget asks for however small the frame is: a frame with fewer tiles is shown whole."""
     if budget in (AUTO, ADAPTIVE):
         return limits.min_tokens
     if isinstance(budget, numbers.Integral):
@@ -133,7 +133,7 @@ def adaptive_budget(relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMIT
 
 
 def tokens_for(budget: object, relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The number of tokens that a budget means for one map.
+    """Return the number of tokens that a budget means for one map.
 
     Args:
         budget: A whole number of at least 1, a share of the tiles, "auto" or "adaptive".

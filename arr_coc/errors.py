@@ -1,7 +1,7 @@
 """Exception tree of the package, and counted nouns for its messages.
 
 ArrCocError
-├── BudgetError (ValueError)          a token budget that is no number of at least 1 and no share
+├── BudgetError (ValueError)          a token budget that is neither a number from 1 on nor a share
 ├── StrategyError (ValueError)        an allocation strategy that does not exist
 ├── OptionError (ValueError)          an option out of range, or one that does not fit the others
 ├── ProfileError (ValueError)         a texture profile that does not exist
@@ -113,7 +113,7 @@ class ContextLengthError(ArrCocError, ValueError):
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """The number and the noun in its singular or plural; `plural` if that is not the noun and an s."""
+    """Return the number and the noun in its singular or plural; `plural` if that is not the noun and an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def bundled_model_path() -> Path:
-    """The folder of the bundled model. Raises ModelNotFound if this installation lacks it."""
+    """Return the folder of the bundled model. Raises ModelNotFound if this installation lacks it."""
     folder = bundled_folder()
     if not (folder / "config.json").is_file():
         raise ModelNotFound(
@@ -44,7 +44,7 @@ def bundled_model_path() -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """The folder that `name` means, or None if it is a name on the hub.
+    """Return the folder that `name` means, or None if it is a name on the hub.
 
     Raises ModelNotFound if it is a file, or the path of a folder that does not exist.
     """
@@ -77,7 +77,7 @@ def local_folder(name: str | Path) -> Path | None:
 
 
 def allocator_folder(name: str | Path) -> Path | None:
-    """The folder of an allocator, or None if it is a name on the hub.
+    """Return the folder of an allocator, or None if it is a name on the hub.
 
     Raises ModelNotFound if there is no such folder, or if it holds no allocator.
     """
@@ -101,7 +101,7 @@ def check_allocator_files(folder: Path) -> None:
 
 
 def cached_folder(name: str) -> Path | None:
-    """The folder of the hub's model `name` if it was downloaded before; uses no network."""
+    """Return the folder of the hub's model `name` if it was downloaded before; uses no network."""
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json")
@@ -111,7 +111,8 @@ def cached_folder(name: str) -> Path | None:
 
 
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
-    """The folder of the hub's model `name`, downloaded unless it already is; without a network, the cached files.
+    """Return the folder of the hub's model `name`, downloaded unless it already is; without a network, the cached
+    files.
 
     Raises as `asking`.
     """

@@ -257,7 +257,7 @@ class ARRCOCLayer(nn.Module):
         Args:
             texture: Channels of the pictures [B, C, gh, gw], which show whether a picture has structure.
             realised: Their relevance [B, gh, gw].
-            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it; a picture whose prior has structure is no void.
+            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it; a picture whose prior has structure is not a void.
 
         Raises:
             BudgetError: A wrong budget.
@@ -280,7 +280,7 @@ class ARRCOCLayer(nn.Module):
     def _regions(
         self, relevance: torch.Tensor, ranking: torch.Tensor, looks: torch.Tensor, prior: torch.Tensor | None
     ) -> Allocation:
-        """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
+        """Return the regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
         config = self.config
         tokens = tokens_for(self.config.budget, relevance, self.config.limits)
         taught = prior is not None and bool(map_structure(prior) >= VOID_STRUCTURE)
@@ -293,7 +293,7 @@ class ARRCOCLayer(nn.Module):
     def _with_embeddings(
         self, texture: TextureArray, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None
     ) -> TextureArray:
-        """The texture with the components of all tiles' embeddings, if the channels have room for them."""
+        """Return the texture with the components of all tiles' embeddings, if the channels have room for them."""
         axes = self.realiser.axes
         if axes is None or vision_embeds.shape[2] != len(axes.mean):
             return texture
@@ -401,7 +401,7 @@ def _config_of(
 
 
 def _image_batch(image: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
-    """The image as a tensor [B, 3, H, W]; an array's channels are last."""
+    """Return the image as a tensor [B, 3, H, W]; an array's channels are last."""
     if isinstance(image, np.ndarray):
         image = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, -3) if image.ndim > 2 else image))
     check_tensor(image, "image")
@@ -415,7 +415,7 @@ def _image_batch(image: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
 
 
 def _at_grid(image: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """The images resampled to whole tiles of a grid; as they are if the grid is their own."""
+    """Return the images resampled to whole tiles of a grid; as they are if the grid is their own."""
     if shape == _own_grid(image):
         return image
     size = shape[0] * TILE_PX, shape[1] * TILE_PX
@@ -430,7 +430,7 @@ def _own_grid(image: torch.Tensor) -> tuple[int, int]:
 
 
 def _grid_of(tiles: int, image: torch.Tensor) -> tuple[int, int]:
-    """The grid of `tiles` tiles over images [B, 3, H, W]. Raises ShapeError if it is not clear."""
+    """Return the grid of `tiles` tiles over images [B, 3, H, W]. Raises ShapeError if it is not clear."""
     rows, cols = _own_grid(image)
     if rows * cols == tiles:
         return rows, cols
@@ -457,7 +457,7 @@ def _check_inputs(
     grid: tuple[int, int] | None,
     query_dim: int,
 ) -> tuple[int, int]:
-    """The grid of the tiles, once all shapes fit it."""
+    """Return the grid of the tiles, once all shapes fit it."""
     check_tensor(vision_embeds, "vision_embeds")
     if query_embeds is not None:
         check_tensor(query_embeds, "query_embeds")
@@ -485,7 +485,8 @@ def _check_inputs(
 def _similarity_prior(
     vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor | None:
-    """Cosine of tile and mean question, as a fully trusted prior [B, 3, gh, gw]; None if the widths differ."""
+    """Return the cosine of tile and mean question, as a fully trusted prior [B, 3, gh, gw]; None if the widths
+    differ."""
     if query_embeds is None or query_embeds.shape[2] != vision_embeds.shape[2]:
         return None
     question = query_embeds.float().mean(dim=1, keepdim=True)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
-    """An untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
+    """Return an untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
 
     `options`: the other fields of `ARRCOCConfig`. Its weights are random, by torch's own generator. Raises as
     `ARRCOCLayer`.
@@ -98,7 +98,7 @@ def _ready(layer: ARRCOCLayer, model_id: str) -> ARRCOCLayer:
 
 
 def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
-    """Weights as bytes, safetensors' format, with their origin as its metadata; nothing for None.
+    """Return the weights as bytes, safetensors' format, with their origin as its metadata; nothing for None.
 
     Equal weights give equal bytes, in any process.
     """

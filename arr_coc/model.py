@@ -393,7 +393,7 @@ class ARRCOCQwen:
     def _answer(
         self, image_or_frames: Any, query: Any, times_s: Sequence[float] | None, call: _GenerateCall
     ) -> Generation:
-        """The answer to one question about a picture or frames."""
+        """Return the answer to one question about a picture or frames."""
         _check_question(query)
         allocator = PictureAllocator(self.qwen, query, call.allocator, call.encode)
         pictures = [pad_to_max_aspect(picture) for picture in to_frames(image_or_frames)]
@@ -409,7 +409,7 @@ class ARRCOCQwen:
         return answer_input.generation(self._session.last, call.schema)
 
     def _answer_chat(self, prompt: ChatPrompt, call: _GenerateCall) -> Generation:
-        """The answer that follows a whole prompt; tokens of each picture are chosen by itself."""
+        """Return the answer that follows a whole prompt; tokens of each picture are chosen by itself."""
         if prompt.fitted:
             qwen = fitted_model(self.qwen)
         else:
@@ -462,8 +462,12 @@ class _AnswerInput:
     spent_ms: float
 
     def generation(self, answer: AnswerResult, schema: AnswerSchema | None) -> Generation:
-        """The result of `generate`."""
+        """Return the result of `generate`."""
         newest = self.packets[-1] if self.packets else None
+        fields = None
+        if schema is not None:
+            with suppress(ValueError):  # an answer that was cut off
+                fields = schema.fields_of(answer.text)
         glance_ms = sum(glance.took_ms for glance in self.glances)
         return Generation(
             text=answer.text,
@@ -483,18 +487,12 @@ class _AnswerInput:
             text_tokens=answer.text_tokens,
             kept_bytes=answer.kept_bytes,
             token_ids=answer.token_ids,
-            fields=_fields_of(answer.text, schema),
+            fields=fields,
         )
 
 
-def _fields_of(text: str, schema: AnswerSchema | None) -> dict[str, Any] | None:
-    with suppress(ValueError):
-        return None if schema is None else schema.fields_of(text)
-    return None
-
-
 def _question_pairs(pictures: Any, questions: Sequence[str]) -> list[tuple[Any, str]]:
-    """Each question with its picture; one picture is every question's."""
+    """Return each question with its picture; one picture is every question's."""
     if not questions:
         raise OptionError("there is no question in the list; give at least one")
     stacked = isinstance(pictures, (np.ndarray, torch.Tensor)) and pictures.ndim == 4

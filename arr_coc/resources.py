@@ -22,17 +22,17 @@ def preset_folder() -> Path:
 
 
 def presets() -> list[str]:
-    """Names of the presets."""
+    """Return the names of the presets."""
     return sorted(path.stem for path in preset_folder().glob("*.toml"))
 
 
 def bundled_folder() -> Path:
-    """The bundled model, whether this installation has it or not."""
+    """Return the bundled model, whether this installation has it or not."""
     return _folder("models/scenes-tiny", "config.json")
 
 
 def _folder(name: str, holds: str) -> Path:
-    """The checkout's folder if it holds that file; else the installed one.
+    """Return the checkout's folder if it holds that file; else the installed one.
 
     Beside an installed `arr_coc` another package may have a folder of that name, so its existence is not enough.
     """

@@ -76,7 +76,7 @@ class TileGrid:
 
     @classmethod
     def of(cls, height_px: int, width_px: int) -> TileGrid:
-        """The grid that covers a picture of the given size. Raises ValueError below 1 pixel."""
+        """Return the grid that covers a picture of the given size. Raises ValueError below 1 pixel."""
         if height_px < 1 or width_px < 1:
             raise ValueError(f"a picture needs at least 1x1 pixels, got {width_px}x{height_px}")
         return cls(-(-height_px // TILE_PX), -(-width_px // TILE_PX), height_px, width_px)
@@ -104,7 +104,7 @@ _epoch_count = itertools.count(1)
 
 
 def new_epoch() -> int:
-    """A number that no other call, thread or process has returned (31 random bits, then a counter)."""
+    """Return a number that no other call, thread or process has returned (31 random bits, then a counter)."""
     global _epoch_base, _epoch_pid, _epoch_count
     if _epoch_pid != os.getpid():
         _epoch_base = secrets.randbits(31) << 32
@@ -335,11 +335,11 @@ class TokenPacket:
         return not len(self.regions) and not len(self.superseded)
 
     def overview_part(self) -> TokenPacket:
-        """The overview alone."""
+        """Return the overview alone."""
         return self._part(slice(0, self.overview), self.overview)
 
     def chosen_part(self) -> TokenPacket:
-        """The chosen regions alone; none if `is_glance`."""
+        """Return the chosen regions alone; none if `is_glance`."""
         return self._part(slice(self.overview, None), 0)
 
     def _part(self, rows: slice, overview: int) -> TokenPacket:

@@ -59,7 +59,7 @@ def map_accuracy(relevance: torch.Tensor, target: torch.Tensor, levels: bool) ->
 
 
 def fine_tiles(relevance: torch.Tensor, share: float, levels: bool) -> Tiles:
-    """The tiles that a share of the tokens shows at level 0: bool [gh, gw].
+    """Return the tiles that a share of the tokens shows at level 0: bool [gh, gw].
 
     Args:
         relevance: float32 [gh, gw].
@@ -110,7 +110,7 @@ def measure(
 
 
 def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, dict[str, float]]:
-    """The same of a relevance equal to the targets of every tile: the upper bound."""
+    """Return the same of a relevance equal to the targets of every tile: the upper bound."""
     return _table(((case, (case.target > LEAST_SHARE).float()) for case in cases), levels)
 
 

@@ -110,7 +110,7 @@ class Adaptation:
         return result
 
     def _ask(self, lessons: Sequence[PlannedLesson]) -> list[TaughtPicture]:
-        """The pictures once the model was asked about them: those of an earlier run, and new ones."""
+        """Return the pictures once the model was asked about them: those of an earlier run, and new ones."""
         pictures, count, self._asked_s = self._folder.load_pictures()
         self._progress.begin(ASKING, len(lessons))
         before_s = self._asked_s
@@ -139,7 +139,7 @@ class Adaptation:
         return AttentionTeacher(self._qwen)
 
     def _taught(self, plan: PlannedLesson) -> TaughtPicture | None:
-        """The lesson's picture with the target relevance of its tiles; None if the picture cannot be read."""
+        """Return the lesson's picture with the target relevance of its tiles; None if the picture cannot be read."""
         lesson = plan.load()
         if lesson is None:
             return None

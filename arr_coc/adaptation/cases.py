@@ -18,7 +18,7 @@ Box = tuple[float, float, float, float]
 
 
 def tile_shares(boxes: Iterable[Box], shape: tuple[int, int], tile_px: tuple[float, float]) -> npt.NDArray[np.float64]:
-    """The share of every tile that lies in a box: of several boxes the largest.
+    """Return the share of every tile that lies in a box: of several boxes the largest.
 
     Args:
         boxes: Boxes in pixels.
@@ -39,13 +39,13 @@ def tile_shares(boxes: Iterable[Box], shape: tuple[int, int], tile_px: tuple[flo
 
 
 def _overlap(first: float, last: float, count: int) -> npt.NDArray[np.float64]:
-    """The part of each of `count` unit intervals that lies between `first` and `last`."""
+    """Return the part of each of `count` unit intervals that lies between `first` and `last`."""
     edges = np.arange(count)
     return np.clip(np.minimum(edges + 1, last) - np.maximum(edges, first), 0, 1)
 
 
 def texture_of(image: npt.NDArray[np.uint8], channels: str = "core13") -> TextureArray:
-    """The texture of one picture uint8 [H, W, 3], without a batch dimension. Raises ProfileError."""
+    """Return the texture of one picture uint8 [H, W, 3], without a batch dimension. Raises ProfileError."""
     texture = image_texture(torch.from_numpy(image.copy()).permute(2, 0, 1)[None], channels)
     return TextureArray(texture.channels[0], texture.entropy[0])
 
@@ -78,7 +78,7 @@ class CaseBatch:
     prior: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> CaseBatch:
-        """The batch on a device."""
+        """Return the batch on a device."""
         texture = TextureArray(self.texture.channels.to(device), self.texture.entropy.to(device))
         return CaseBatch(texture, self.query.to(device), self.target.to(device))
 
@@ -92,13 +92,12 @@ class Embedder:
 
     def __call__(self, questions: Iterable[str]) -> torch.Tensor:
         """float32 [B, Lq, D], padded by zeros."""
-        rows = [self._embedded(question) for question in questions]
+        rows = []
+        for question in questions:
+            if question not in self._embeddings:
+                self._embeddings[question] = torch.from_numpy(self._qwen.embed_query(question).tokens.copy())
+            rows.append(self._embeddings[question])
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
-    def _embedded(self, question: str) -> torch.Tensor:
-        if question not in self._embeddings:
-            self._embeddings[question] = torch.from_numpy(self._qwen.embed_query(question).tokens.copy())
-        return self._embeddings[question]
 
 
 class Batches:
@@ -118,7 +117,7 @@ class Batches:
         self._tiles = tiles
 
     def next(self) -> CaseBatch:
-        """A fresh batch."""
+        """Return a fresh batch."""
         return self.collate(self.pick())
 
     def pick(self) -> list[AllocatorCase]:
@@ -129,7 +128,7 @@ class Batches:
         return [pool[int(index)] for index in self._rng.integers(len(pool), size=count)]
 
     def collate(self, cases: list[AllocatorCase]) -> CaseBatch:
-        """The cases, all of one grid, as a batch."""
+        """Return the cases, all of one grid, as a batch."""
         return CaseBatch(
             TextureArray(
                 torch.stack([case.texture.channels for case in cases]),

@@ -58,7 +58,7 @@ class TaughtPicture:
 
     @classmethod
     def from_boxes(cls, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
-        """A lesson whose boxes are known."""
+        """Return a lesson whose boxes are known."""
         assert lesson.boxes is not None, "without boxes the model is asked"
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
         targets = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
@@ -66,7 +66,7 @@ class TaughtPicture:
 
     @classmethod
     def from_attention(cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
-        """A lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
+        """Return a lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
         teacher.show(lesson.image)
         targets = [attention_targets(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
@@ -91,7 +91,7 @@ class TaughtPicture:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> TaughtPicture:
-        """The picture that `state` was made of. Raises KeyError and TypeError if `state` is not one."""
+        """Return the picture that `state` was made of. Raises KeyError and TypeError if `state` is not one."""
         texture = TextureArray(state["channels"], state["entropy"])
         return cls(
             texture, tuple(state["questions"]), state["wanted"], bool(state["held_out"]), bool(state["labelled"])
@@ -99,12 +99,12 @@ class TaughtPicture:
 
 
 def cases_of_pictures(pictures: Sequence[TaughtPicture], *, held_out: bool) -> list[AllocatorCase]:
-    """The cases of all pictures that are held out, or of all others."""
+    """Return the cases of all pictures that are held out, or of all others."""
     return [case for picture in pictures if picture.held_out == held_out for case in picture.cases()]
 
 
 def _on_grid(attention: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """A map of the model's own tiles on the allocator's: some models' tiles are not 32 pixels wide."""
+    """Return a map of the model's own tiles on the allocator's: some models' tiles are not 32 pixels wide."""
     if tuple(attention.shape) == shape:
         return attention
     return torch.nn.functional.interpolate(attention[None, None], shape, mode="bilinear")[0, 0]

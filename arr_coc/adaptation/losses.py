@@ -24,7 +24,8 @@ _SCORE_WEIGHTS = (0.2, 0.2, 0.5)
 
 
 def box_loss(relevance: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Distance of relevance [B, gh, gw] from the tiles that hold the asked thing (`target` in [0, 1], some above 0).
+    """Return the distance of relevance [B, gh, gw] from the tiles that hold the asked thing (`target` in [0, 1], some
+    above 0).
 
     The cross-entropy of a softmax over the frame (ListNet: Cao et al., 2007), which ranks, and of each tile on its own,
     which keeps relevance absolute; tiles that hold it weigh as much as all others together.
@@ -45,7 +46,7 @@ masks that agree best with the boxes of the asked things (`training/results/teac
 
 
 def attention_targets(attention: torch.Tensor) -> torch.Tensor:
-    """The tiles that attention [..., gh, gw] selects: 1 if it is at least `LOOKED_AT` of its largest, else 0.
+    """Return the tiles that attention [..., gh, gw] selects: 1 if it is at least `LOOKED_AT` of its largest, else 0.
 
     Attention is spread thinly over all that is not asked about; to learn that too costs what is.
     """
@@ -54,7 +55,7 @@ def attention_targets(attention: torch.Tensor) -> torch.Tensor:
 
 
 def realised_loss(realised: RelevanceMaps, target: torch.Tensor, loss: Loss) -> torch.Tensor:
-    """The loss of relevance, and shares of that of each score alone.
+    """Return the loss of relevance, and shares of that of each score alone.
 
     Without these shares balancing silences the scores that learn later, which then never learn: perspective ended with
     a weight below 1e-5 and found nothing.

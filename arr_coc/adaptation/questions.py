@@ -62,7 +62,7 @@ LONGEST_CHARS = 2000
 
 
 def read_question_file(path: Path) -> tuple[str, ...]:
-    """The questions of a text file, one a line, each once; empty lines are left out.
+    """Return the questions of a text file, one a line, each once; empty lines are left out.
 
     Raises OptionError if it cannot be read, is no text, holds no question, or one that is too long.
     """

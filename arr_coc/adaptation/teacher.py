@@ -45,7 +45,7 @@ class AttentionTeacher:
         self._frames += 1
 
     def attention(self, question: str) -> torch.Tensor:
-        """The attention on each tile divided by its largest: float32 [gh, gw] in [0, 1].
+        """Return the attention on each tile divided by its largest: float32 [gh, gw] in [0, 1].
 
         Raises ModelError if no attention can be read, and as `AnswerSession.glance`.
         """

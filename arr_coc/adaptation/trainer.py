@@ -30,7 +30,7 @@ _WEIGHT_DECAY = 0.02
 
 
 def new_layer(qwen: QwenVL, scorer: QueryScorer = DEFAULT_SCORER, channels: str = "core13") -> ARRCOCLayer:
-    """An untrained layer for a model's questions. Raises ProfileError."""
+    """Return an untrained layer for a model's questions. Raises ProfileError."""
     return qwen.new_allocator(scorer=scorer, channels=channels)
 
 

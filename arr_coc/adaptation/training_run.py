@@ -110,14 +110,10 @@ class TrainingRun:
         except (RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
             raise ModelError(f"{path} does not fit: {reason}; begin anew in another folder") from error
-        self._forget_after(self.steps)
-
-    def _forget_after(self, steps: int) -> None:
-        """Remove the steps after the checkpoint from the loss curve."""
         curve = self._folder / CURVE
-        if curve.is_file():
+        if curve.is_file():  # without the steps after the checkpoint
             lines = curve.read_text("utf-8").splitlines(keepends=True)
-            curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= steps), "utf-8")
+            curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= self.steps), "utf-8")
 
 
 class Means:
@@ -133,14 +129,15 @@ class Means:
                 self._values[name].append(value)
 
     def take(self) -> dict[str, float]:
-        """The means, forgotten once taken."""
+        """Return the means, forgotten once taken."""
         means = {name: round(sum(values) / len(values), 4) for name, values in self._values.items()}
         self._values.clear()
         return means
 
 
 def schedule(progress: float, falls_from: float = 0.0) -> float:
-    """Share of the full learning rate: it rises for the first hundredth of the time, stays, and falls along a cosine.
+    """Return the share of the full learning rate: it rises for the first hundredth of the time, stays, and falls along
+    a cosine.
 
     `falls_from` in [0, 1): it stays until this share of the time.
     """

@@ -114,7 +114,7 @@ class AllocatorOptions:
         return Tensions(self.budget, self.explore, self.coverage, self.limits)
 
     def for_model(self, *, levels: bool, wide: bool) -> AllocatorOptions:
-        """The options for a model that knows coarse tokens, and wide ones, or not."""
+        """Return the options for a model that knows coarse tokens, and wide ones, or not."""
         return replace(self, levels=levels, wide=wide if self.wide is None else self.wide)
 
 
@@ -147,15 +147,17 @@ class _EpochMemory:
 
 
 class StreamAllocator:
-    """Allocates the frames of one stream; used by one thread.
+    """Allocator of one stream's frames; used by one thread.
 
     The same frames, options and feedback give the same allocations. A new epoch (cut, seek, another size) forgets
-    everything but the question. Frames of a texture on a device are allocated there, if the options say so and suit
-    (`suits_device`): they differ a little from the host's, and nothing of them comes to the host, but for
-    `measures_change`, which is one number each for the last answer and the last look, and the budget `adaptive`, which
-    is one more; regions and relevance once a frame is asked about. A view that is no device's, because its hardware
-    failed, is allocated in host memory. Raises BudgetError, StrategyError, ProfileError, and ValueError for shares
-    outside [0, 1].
+    everything but the question.
+
+    Frames of a texture on a device are allocated there, if the options ask for it and suit a device (`suits_device`);
+    results differ a little from the host's. Per frame, at most three numbers come to the host: with `measures_change`
+    the change since the last answer and since the last look, and with the budget `adaptive` the budget. Regions and
+    relevance follow once a frame is asked about. After a device has failed, views in host memory are allocated there.
+
+    Raises BudgetError, StrategyError, ProfileError, and ValueError for shares outside [0, 1].
     """
 
     def __init__(
@@ -173,7 +175,8 @@ class StreamAllocator:
         self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
-        realiser = realiser or RelevanceRealiser(channels=_untrained_profile(self.options.channels))
+        if realiser is None:
+            realiser = RelevanceRealiser(channels="core13" if self.options.channels == AUTO else self.options.channels)
         self.channels = realiser.channels
         """Profile of the texture's channels that the scorers read."""
         load_profile(self.channels)
@@ -438,7 +441,7 @@ class StreamAllocator:
         memory.prior.update(feedback, looks, warp, glance=glance)
 
     def _memory_of(self, view: TextureView) -> _EpochMemory:
-        """The memory of a frame's epoch, which is a new one if the epoch is."""
+        """Return the memory of a frame's epoch, which is a new one if the epoch is."""
         epoch = view.versions.epoch
         options = self.options
         if self._memory is None or self._memory.epoch != epoch:
@@ -463,7 +466,8 @@ class StreamAllocator:
     def _realise(
         self, memory: _EpochMemory, texture: TextureArray, looks: torch.Tensor | None, media_ns: int
     ) -> FrameMaps:
-        """The frame's own relevance, by its texture and the knowledge at its time; its `looks`, if known already."""
+        """Return the frame's own relevance, by its texture and the knowledge at its time; its `looks`, if known
+        already."""
         if looks is None:
             if self.on_device:
                 looks = texture.looks
@@ -480,7 +484,7 @@ class StreamAllocator:
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _with_floor(self, relevance: torch.Tensor) -> torch.Tensor:
-        """The relevance of a frame, or the floor of a tile if that is higher."""
+        """Return the relevance of a frame, or the floor of a tile if that is higher."""
         if self._floor is None:
             return relevance
         return torch.maximum(relevance, self._floor.to(relevance.device))
@@ -555,10 +559,6 @@ class StreamAllocator:
         log.warning("a budget %s is more than the frame's %s: all of them are shown", size, counted(tiles, "tile"))
 
 
-def _untrained_profile(channels: str) -> str:
-    return "core13" if channels == AUTO else channels
-
-
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
     """Return True if frames with these options can be allocated on a device.
 
@@ -576,5 +576,5 @@ def _looks_of(frame: FrameAllocation) -> torch.Tensor:
 
 
 def _is_same(query: QueryEmbedding, other: QueryEmbedding) -> bool:
-    """True if two embeddings are of the same question by the same model."""
+    """Return True if two embeddings are of the same question by the same model."""
     return (query.text, query.model_id) == (other.text, other.model_id) and np.array_equal(query.tokens, other.tokens)

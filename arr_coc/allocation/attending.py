@@ -118,7 +118,7 @@ def stack_allocations(frames: list[Allocation]) -> Allocation:
 
 
 def _checked_map(relevance: torch.Tensor | npt.NDArray[np.float32]) -> torch.Tensor:
-    """The map as a tensor."""
+    """Return the map as a tensor."""
     if isinstance(relevance, np.ndarray) and relevance.dtype.kind in "fiub":
         relevance = torch.from_numpy(np.ascontiguousarray(relevance))
     if not isinstance(relevance, torch.Tensor) or relevance.dtype.is_complex:

@@ -49,7 +49,7 @@ def add_gumbel_noise(relevance: torch.Tensor, temperature: float) -> torch.Tenso
 
 
 def token_of_tiles(allocation: Allocation, shape: tuple[int, int]) -> torch.Tensor:
-    """The token that shows each tile of a batch: int64 [B, gh * gw], K if none does; on the CPU."""
+    """Return the token that shows each tile of a batch: int64 [B, gh * gw], K if none does; on the CPU."""
     absent = allocation.mask.shape[1]
     rows = []
     for regions, mask in zip(allocation.regions, allocation.mask, strict=True):

@@ -22,6 +22,7 @@ from arr_coc.relevance.balancing import RelevanceMaps
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.texture.covers import pyramid_means
 from arr_coc.texture.regions import REGION_AREAS, UNKNOWN, region_pool
+from arr_coc.texture.store.base import DevicePatches, TextureView
 from arr_coc.types import Allocation, FrameStamp, TileVersions
 
 Map = npt.NDArray[np.float32]
@@ -142,7 +143,7 @@ class SelectorMemory:
     appearance: torch.Tensor | None = None
 
     def is_made_from(self, inputs: SelectionInputs) -> bool:
-        """True if the selection was made from the same maps and as many tokens."""
+        """Return True if the selection was made from the same maps and as many tokens."""
         if self.made_from is None:
             return False
         relevance, staleness, change, tokens = self.made_from
@@ -210,8 +211,8 @@ class SelectionInputs:
         )
 
     def _void_state(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
-        """True if the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
-        not if answers looked at some tiles more than at others. A number only if the host may look at it."""
+        """Return True if the picture is a void, judged anew only if it is another, and whether it is covered evenly
+        therefore: not if answers looked at some tiles more than at others. A number only if the host may look at it."""
         memory = self.memory
         void = self.memory.void
         if void is None or self.appearance is None or self.appearance is not memory.appearance:
@@ -251,8 +252,8 @@ def after_overview(overview: npt.NDArray[np.int64], choice: RegionChoice, releva
 
 
 def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor:
-    """Share of tiles whose shape (or absence) is another than in `previous`, among those that were in view; 0 without
-    it.
+    """Return the share of tiles whose shape (or absence) is another than in `previous`, among those that were in view;
+    0 without it.
 
     Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` for tiles that came into
     view.
@@ -442,6 +443,10 @@ class FrameAllocation:
         """This frame, once its regions are in host memory. Raises as `allocation`."""
         _ = self.allocation
         return self
+
+    def went_with_device(self, view: TextureView) -> bool:
+        """Return True if the device that made the maps has failed, so that `view` is in host memory."""
+        return not self.relevance.is_cpu and not isinstance(view, DevicePatches)
 
     @property
     def levels(self) -> npt.NDArray[np.int8]:

@@ -34,7 +34,7 @@ EVERY_S = 60.0
 """Media time in seconds after which a glance is due again."""
 
 UNKNOWN_SHARE = 0.5
-"""From this share of tiles on of which nothing is known, a glance is due…"""
+"""Share of tiles without feedback from which a glance is due…"""
 
 LEAST_S = 5.0
 """…but not sooner than this after the last one: answers teach about what came into view, too."""
@@ -63,7 +63,7 @@ class GlanceOptions:
             raise OptionError(f"every_s must be above 0 seconds, got {self.every_s!r}")
 
     def overview(self, budget_tokens: int, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-        """The regions [K, 3] of the overview of a tile grid that a budget has room for.
+        """Return the regions [K, 3] of the overview of a tile grid that a budget has room for.
 
         None, [0, 3], if the budget shows all tiles, and by "auto" if there would be too few to distinguish places.
         Raises BudgetError if the requested overview leaves nothing of the budget.
@@ -83,12 +83,12 @@ class GlanceOptions:
         return overview_regions(shape, self.tokens)
 
     def keeps(self, overview: npt.NDArray[np.int64], *, after_glance: bool) -> bool:
-        """True if an overview [K, 3] stands in the packet of a frame, before or `after_glance`."""
+        """Return True if an overview [K, 3] stands in the packet of a frame, before or `after_glance`."""
         return self.keep and (after_glance or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
 
 
 def _distinguishes(regions: npt.NDArray[np.int64]) -> bool:
-    """True if these regions [K, 3] of one level are enough for attention on them to locate what matters."""
+    """Return True if these regions [K, 3] of one level are enough for attention on them to locate what matters."""
     fine = len(regions) > 0 and regions[0, 0] <= FINE_LEVEL
     return len(regions) >= (LEAST_FINE_REGIONS if fine else LEAST_REGIONS)
 
@@ -116,7 +116,7 @@ class GlancePolicy:
         self._failed = True
 
     def due(self, media_ns: int, unknown_share: float) -> bool:
-        """Return True if a glance is due at a media time, given the share of tiles of which nothing is known."""
+        """Return True if a glance is due at a media time, given the share of tiles without feedback."""
         if self._failed or self._done_ns is None:
             return not self._failed
         since_ns = media_ns - self._done_ns

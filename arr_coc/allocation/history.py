@@ -123,7 +123,8 @@ class HistoryTracker:
     def fill(
         self, texture: TextureArray, media_ns: int, appearance: Map, prior: Map | None, question: Map | None
     ) -> TextureArray:
-        """The texture of the frame observed last, with the channels of its past; the same object while neither moves.
+        """Return the texture of the frame observed last, with the channels of its past; the same object while neither
+        moves.
 
         Args:
             texture: Texture array of the frame.
@@ -140,7 +141,7 @@ class HistoryTracker:
         return self._filled[2]
 
     def evaluate(self, media_ns: int, appearance: Map, prior: Map | None, question: Map | None) -> FrameHistory:
-        """The history of the frame observed last.
+        """Return the history of the frame observed last.
 
         The same object while nothing moved, for a quarter of a second or, once no tile has changed for long, for good.
 
@@ -158,12 +159,19 @@ class HistoryTracker:
         if steady and len(inputs) == len(self._inputs) and all(map(is_, inputs, self._inputs)):
             return self._history
         self._inputs = inputs
+        attention = None
+        if prior is not None and self._attention is not None:
+            attention = np.stack([self._attention.last, self._attention.mean, prior[2]])
+        embedding = None
+        if self._embedding is not None:  # it fades on tiles whose appearance has changed
+            change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))
+            embedding = self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
         self._history = FrameHistory(
             motion=self._motion,
             relevance=self._before,
             unchanged_s=unchanged_s,
-            attention=None if prior is None else self._attention_maps(prior[2]),
-            embedding=self._embedding_map(appearance),
+            attention=attention,
+            embedding=embedding,
             question=question,
         )
         return self._history
@@ -179,20 +187,8 @@ class HistoryTracker:
             self._before = np.stack([self._newest, np.ones_like(self._newest)])
         self._newest = None
 
-    def _attention_maps(self, trust: Map) -> Map | None:
-        if self._attention is None:
-            return None
-        return np.stack([self._attention.last, self._attention.mean, trust])
-
-    def _embedding_map(self, appearance: Map) -> Map | None:
-        """Embeddings, fading on tiles whose appearance has changed."""
-        if self._embedding is None:
-            return None
-        change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))
-        return self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
-
     def _new_embedding(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> _Embedding:
-        """The earlier map, overlaid by the tokens of this answer; a coarse one covers all of its tiles."""
+        """Return the earlier map, overlaid by the tokens of this answer; a coarse one covers all of its tiles."""
         assert feedback.embedding is not None
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
         order = _nearest(warp, order, -1)

@@ -56,7 +56,7 @@ class LatencyModel:
         return self.base_ms + self.per_token_ms * tokens
 
     def tokens_for(self, ttft_ms: float) -> float:
-        """The tokens that take `ttft_ms`; infinitely many, of either sign, if tokens cost nothing."""
+        """Return the tokens that take `ttft_ms`; infinitely many, of either sign, if tokens cost nothing."""
         left = ttft_ms - self.base_ms
         if self.per_token_ms > 0:
             return left / self.per_token_ms
@@ -80,7 +80,7 @@ class BudgetController:
     def __init__(self, target_ms: float, start: Budget = DEFAULT_BUDGET, limits: TokenLimits = DEFAULT_LIMITS) -> None:
         """`start` is the first budget, a number or a share, brought within `limits` as all that follow.
 
-        Raises BudgetError for a target that is none, and for a start that is neither.
+        Raises BudgetError for an invalid target or start.
         """
         if not (math.isfinite(target_ms) and target_ms > 0):
             raise BudgetError(f"a latency target is a number of milliseconds above 0; got {target_ms!r}")
@@ -204,7 +204,7 @@ class BudgetController:
 
 
 def _fit(samples: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
-    """The line through the answers, neither falling nor below 0 at no tokens."""
+    """Return the line through the answers, neither falling nor below 0 at no tokens."""
     tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
     slope = known_slope
     base = float(np.median(ttft - known_slope * tokens))

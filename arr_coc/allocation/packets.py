@@ -17,7 +17,7 @@ from arr_coc.types import LEVELS, SCORES, TILE_PX, FramePacket, TokenPacket, Tok
 
 
 def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
-    """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself.
+    """Return the allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself.
 
     An overview comes first. Pixels of a texture on a device stay there. Raises as `FrameAllocation.allocation`.
     """
@@ -35,7 +35,7 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
 
 
 def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.integer[Any]] | None = None) -> TokenPacket:
-    """The packet that a glance takes: an overview of the frame, whose regions are all equally relevant.
+    """Return the packet that a glance takes: an overview of the frame, whose regions are all equally relevant.
 
     Args:
         view: Texture of the frame.
@@ -63,8 +63,8 @@ def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.inte
 
 
 def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
-    """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts, or a
-    copy in which the tiles are black that the question is not about.
+    """Return the whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts,
+    or a copy in which the tiles are black that the question is not about.
 
     An overview is left out: it adds nothing if the whole frame is encoded.
     """
@@ -83,8 +83,8 @@ def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
 
 
 def all_tokens(view: TextureView, within: torch.Tensor | None = None) -> FrameAllocation:
-    """Every tile of the frame at level 0, or of those `within`, bool [gh, gw], all equally relevant; for a frame whose
-    allocation fails."""
+    """Return every tile of the frame at level 0, or of those `within`, bool [gh, gw], all equally relevant; for a frame
+    whose allocation fails."""
     (rows, cols), no_regions = view.grid.shape, np.zeros((0, 3), np.int64)
     if within is None:
         tokens = rows * cols
@@ -97,12 +97,13 @@ def all_tokens(view: TextureView, within: torch.Tensor | None = None) -> FrameAl
 
 
 def weights_of(frame: FrameAllocation) -> dict[str, float]:
-    """Each score's weight in the balance, 1 in all; 0 if nothing was balanced, as in a frame that is shown whole."""
+    """Return each score's weight in the balance, 1 in all; 0 if nothing was balanced, as in a frame that is shown
+    whole."""
     return dict(zip(SCORES, map(float, _normalised(frame)), strict=True))
 
 
 def explain(frame: FrameAllocation, regions: npt.NDArray[np.integer[Any]] | None = None) -> list[TokenReason]:
-    """The reasons for every token of a frame, in token order, or for `regions` [K, 3] in its place. Pure; plain
+    """Return the reasons for every token of a frame, in token order, or for `regions` [K, 3] in its place. Pure; plain
     numbers, fit for JSON."""
     if regions is None:
         regions = frame.allocation.regions.numpy()

@@ -145,15 +145,15 @@ class RegionChoice:
 
 
 def first_true(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """Indices of the True entries of `mask` bool [N], in order; on a device, which is not asked how many there are,
-    always `count` of them: others behind."""
+    """Return the indices of the True entries of `mask` bool [N], in order; on a device, which is not asked how many
+    there are, always `count` of them: others behind."""
     if mask.is_cpu:
         return mask.nonzero()[:, 0]
     return (~mask).to(torch.uint8).argsort(stable=True)[:count]
 
 
 def of_tiles(request: AllocationRequest, tiles: torch.Tensor, count: int) -> RegionChoice:
-    """The `count` tiles of the mask `tiles` bool [gh, gw], in token order."""
+    """Return the `count` tiles of the mask `tiles` bool [gh, gw], in token order."""
     flat = tiles.flatten()
     cols = request.shape[1]
     index = first_true(flat, count)
@@ -163,7 +163,7 @@ def of_tiles(request: AllocationRequest, tiles: torch.Tensor, count: int) -> Reg
 
 
 def of_regions(request: AllocationRequest, regions: Regions) -> RegionChoice:
-    """Regions [K, 3] in token order that the host chose."""
+    """Return the regions [K, 3] in token order that the host chose."""
     return RegionChoice(
         torch.from_numpy(regions),
         torch.ones(len(regions), dtype=torch.bool),
@@ -267,7 +267,7 @@ _NO_PAIRS = np.zeros((0, 3), np.int64)
 
 
 def _tiles_and_pairs(request: AllocationRequest, tiles: npt.NDArray[np.bool_], pairs: Regions) -> Regions:
-    """The tiles of the mask `tiles` and those of most worth; of lines, `pairs` of tiles in one token each."""
+    """Return the tiles of the mask `tiles` and those of most worth; of lines, `pairs` of tiles in one token each."""
     single = np.argwhere(paint(pairs, np.zeros(len(pairs), bool), request.shape, True))
     regions = np.concatenate([pairs, np.insert(single, 0, 0, axis=1)])
     matter = region_mean(regions, request.relevance.numpy() + np.float32(DULL))
@@ -291,7 +291,9 @@ def _tiles_and_pairs(request: AllocationRequest, tiles: npt.NDArray[np.bool_], p
         selection = best_tiles(stale, exploring, torch.from_numpy(selection)).numpy()
     matter[: len(pairs)][split] = np.inf
     extra = int(split.sum()) + max(0, request.tokens - int(selection.sum()) - int(split.sum()))
-    return _in_token_order(_pairs_split(regions[selection], matter[selection], extra), request.shape)
+    split_regions = _pairs_split(regions[selection], matter[selection], extra)
+    first = first_tiles(split_regions)  # token order
+    return split_regions[np.argsort(first[:, 0] * request.shape[1] + first[:, 1], kind="stable")]
 
 
 def _pairs_split(regions: Regions, worth: npt.NDArray[np.float32], count: int) -> Regions:
@@ -305,11 +307,6 @@ def _pairs_split(regions: Regions, worth: npt.NDArray[np.float32], count: int) -
     tiles = np.concatenate([first, first + sides - 1])
     split = np.concatenate([np.zeros((len(tiles), 1), np.int64), tiles], axis=1)
     return np.concatenate([np.delete(regions, best, axis=0), split])
-
-
-def _in_token_order(regions: Regions, shape: tuple[int, int]) -> Regions:
-    first = first_tiles(regions)
-    return regions[np.argsort(first[:, 0] * shape[1] + first[:, 1], kind="stable")]
 
 
 def _most_worth(request: AllocationRequest, selection: torch.Tensor, spent_tokens: int) -> torch.Tensor:
@@ -361,7 +358,7 @@ def fixation(request: AllocationRequest) -> RegionChoice:
 
 
 def _few(request: AllocationRequest, tree: CoverTree) -> RegionChoice:
-    """A budget too small for any cover: the best regions of the coarsest level."""
+    """Choose the best regions of the coarsest level, for a budget that is too small for any cover."""
     worth = tree.pyramid(request.relevance)[: tree.roots]
     best = (-worth).argsort(stable=True)[: request.tokens].sort().values
     top, (rows, cols) = int(tree.regions[0, 0]), request.shape
@@ -379,8 +376,8 @@ _GOLDEN = 0.381966  # 1 − 1/φ: successive rows of the grid are shifted by thi
 
 @lru_cache(maxsize=64)
 def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
-    """Every n-th tile, n the smallest that gives at most `count` (≥ 1) tiles, the middle one among them: bool [gh,
-    gw]."""
+    """Return every n-th tile, n the smallest that gives at most `count` (≥ 1) tiles, the middle one among them: bool
+    [gh, gw]."""
     rows, cols = np.indices(shape, sparse=True)
     step = -(-shape[0] * shape[1] // count)
     while True:
@@ -409,7 +406,7 @@ def random(request: AllocationRequest) -> RegionChoice:
 
 
 def _of_table(request: AllocationRequest, strategy: str) -> RegionChoice:
-    """A strategy that looks at no map: its regions are of one level, and the host chooses them once for all frames."""
+    """Choose by a strategy that looks at no map: its regions are of one level, and chosen on the host once."""
     seed = request.seed if strategy == "random" else 0
     regions, levels, level = _table_of(strategy, request.shape, request.tokens, seed, request.relevance.device)
     means = pyramid_means(request.relevance, level)[-1][regions[:, 1], regions[:, 2]]
@@ -420,7 +417,7 @@ def _of_table(request: AllocationRequest, strategy: str) -> RegionChoice:
 def _table_of(
     strategy: str, shape: tuple[int, int], tokens: int, seed: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Regions [K, 3], the map of their shapes, and their level."""
+    """Return the regions [K, 3], the map of their shapes, and their level."""
     level = 0
     if strategy == "grid":
         rows, cols = np.nonzero(even_tiles(shape, tokens))

@@ -85,7 +85,7 @@ def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
 
 
 def _are_light(appearance: torch.Tensor) -> torch.Tensor:
-    """True if slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
+    """Return True if slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
     light = torch.zeros(5, dtype=torch.bool, device=appearance.device)
     colours = appearance[:3]
     if min(colours.shape[1:]) >= 3:  # a strip has no tile with neighbours all around
@@ -97,7 +97,8 @@ def _are_light(appearance: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=8)
 def _surfaces(rows: int, cols: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """An orthonormal basis of the surfaces of second order over a grid: float32 [rows · cols, 6]; `LEAST_RANGES`."""
+    """Return an orthonormal basis of the surfaces of second order over a grid: float32 [rows · cols, 6];
+    `LEAST_RANGES`."""
     y, x = (axis.ravel() for axis in np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, cols), indexing="ij"))
     basis = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1))[0]
     return torch.from_numpy(np.ascontiguousarray(basis, np.float32)).to(device), torch.tensor(LEAST_RANGES).to(device)

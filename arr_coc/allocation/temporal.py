@@ -46,7 +46,7 @@ class _Past:
     appearance: torch.Tensor
 
     def at(self, warp: Warp | None) -> _Past:
-        """The same on the grid of a later frame."""
+        """Return the same on the grid of a later frame."""
         if warp is None:
             return self
         maps = warp.sample(torch.cat([self.blended[None], self.output[None], self.appearance]), math.nan)
@@ -79,7 +79,7 @@ class TemporalBlend:
             self._kept_share = 1.0
 
     def replace(self, relevance: torch.Tensor) -> torch.Tensor:
-        """The newest frame's relevance as it is: the past is forgotten, including the dead band of `step`."""
+        """Return the newest frame's relevance as it is: the past is forgotten, including the dead band of `step`."""
         if self._past is None:
             raise RuntimeError("there is no frame yet whose relevance could be replaced")
         self._past = _Past(relevance, relevance, self._past.appearance)
@@ -114,7 +114,8 @@ class TemporalBlend:
         return self._past.output
 
     def _blend(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
-        """The state that the next frame is blended with; `share` is the past's on tiles of unchanged appearance."""
+        """Return the state that the next frame is blended with; `share` is the past's on tiles of unchanged
+        appearance."""
         if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
             limits = (share, RENEWAL, DEAD_BAND)
@@ -171,8 +172,8 @@ class ExplorationTracker:
             self._staleness = None
 
     def staleness(self, information: torch.Tensor) -> torch.Tensor:
-        """float32 [gh, gw]; in host memory, the same tensor while neither answers nor information (beyond the band)
-        moved."""
+        """Return float32 [gh, gw]; in host memory, the same tensor while neither answers nor information (beyond the
+        band) moved."""
         if self._shown_at is None or self._information is None:
             self._shown_at = torch.zeros_like(information, dtype=torch.int64)
             self._information = information.clone()
@@ -185,7 +186,8 @@ class ExplorationTracker:
         return self._staleness
 
     def _drift(self, information: torch.Tensor, reference: torch.Tensor) -> torch.Tensor | None:
-        """The `reference` information, updated by values that left the band; None if the host sees none of them."""
+        """Return the `reference` information, updated by values that left the band; None if the host sees none of
+        them."""
         if self._maps is not None and information.is_cpu:
             return self._maps.drift(information, reference, INFORMATION_BAND)
         in_band = (information - reference).abs() <= INFORMATION_BAND
@@ -207,13 +209,14 @@ _TINY = 1e-12
 
 
 def attention_of(feedback: Feedback, shape: tuple[int, int]) -> Map:
-    """Attention to a tile of each region [K], by the largest, as its square root: in [0, 1]."""
+    """Return the attention to a tile of each region [K], by the largest, as its square root: in [0, 1]."""
     attention = np.clip(feedback.attention, 0, 1) / tile_counts(feedback.regions, shape)
     return np.sqrt(attention / attention.max(initial=_TINY)).astype(np.float32)
 
 
 def _maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map:
-    """Attention and similarity of the tiles of the frame that feedback is about: [2, gh, gw], each in [0, 1].
+    """Return the attention and similarity of the tiles of the frame that feedback is about: [2, gh, gw], each in [0,
+    1].
 
     A `glance` at an overview reports regions of one level, which are spread smoothly; an answer's are painted, with NaN
     elsewhere, and those of a glance at a group of pictures.
@@ -243,7 +246,7 @@ class _FeedbackMaps:
         return cls(values, never, values[0], torch.full_like(appearance, math.nan))
 
     def at(self, warp: Warp) -> _FeedbackMaps:
-        """The same on the grid of a later frame; of tiles that came into view nothing is known."""
+        """Return the same on the grid of a later frame; of tiles that came into view nothing is known."""
         return _FeedbackMaps(
             warp.sample(self.values, 0.0),
             warp.nearest(self.learned_ns, -math.inf),
@@ -358,8 +361,8 @@ class FeedbackPrior:
         return torch.cat([newest.values, trust.float()[None]])
 
     def unknown_share(self, appearance: torch.Tensor) -> float:
-        """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since. One
-        number comes to the host."""
+        """Return the share of tiles without feedback, given their `appearance` now: never part of an answer, or changed
+        altogether since. One number comes to the host."""
         feedback = self._now()
         if feedback is None:
             return 1.0
@@ -367,7 +370,7 @@ class FeedbackPrior:
         return float(unknown.double().mean())
 
     def _now(self) -> _FeedbackMaps | None:
-        """The feedback, on the grid of the newest frame."""
+        """Return the feedback, on the grid of the newest frame."""
         if self._newest is None and self._feedback is not None:
             if self._warp is None:
                 self._newest = self._feedback
@@ -402,7 +405,7 @@ class ChangeMeter:
         self._weights = self._now
 
     def measure(self, versions: TileVersions | None, relevance: torch.Tensor) -> torch.Tensor | float:
-        """Share of a frame's `relevance` [rows, cols] that lies on tiles that have changed, in [0, 1]; of
+        """Return the share of a frame's `relevance` [rows, cols] that lies on tiles that have changed, in [0, 1]; of
         the tiles, if nothing is relevant. A scalar on a device, unless it is known without asking that."""
         relevance = self._weights_of(relevance)
         if self._marked is None or versions is None:
@@ -419,7 +422,7 @@ class ChangeMeter:
         return torch.where(total > 0, (relevance * changed).sum() / total, changed.mean())
 
     def _weights_of(self, relevance: torch.Tensor) -> torch.Tensor:
-        """The weights of a frame's tiles, whose relevance is noted."""
+        """Return the weights of a frame's tiles, whose relevance is noted."""
         if not self._keep_vanished:
             return relevance
         before = self._weights

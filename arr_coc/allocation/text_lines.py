@@ -71,7 +71,8 @@ def line_strength(view: Levels) -> Map:
 
 
 def _coherence(texels: npt.NDArray[np.uint8], grid: tuple[int, int]) -> Map:
-    """Share of the gradients' energy across rows, less that along them; the same of columns: float32 [2, gh, gw]."""
+    """Return the share of the gradients' energy across rows, less that along them; the same of columns: float32 [2, gh,
+    gw]."""
     grey = cv2.cvtColor(texels, cv2.COLOR_RGB2GRAY)
     slopes = (cv2.Sobel(grey, cv2.CV_32F, *order, borderType=cv2.BORDER_REPLICATE) for order in ((0, 1), (1, 0)))
     down, across = (_tile_means(slope * slope, grid) for slope in slopes)
@@ -83,7 +84,7 @@ def _coherence(texels: npt.NDArray[np.uint8], grid: tuple[int, int]) -> Map:
 
 
 def line_tiles(strength: Map, previous: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
-    """The tiles of lines along rows and along columns: bool [2, gh, gw], none of them both.
+    """Return the tiles of lines along rows and along columns: bool [2, gh, gw], none of them both.
 
     `previous` are those of the frame before, carried along with motion: what was of a line stays so a little longer.
     """
@@ -93,7 +94,7 @@ def line_tiles(strength: Map, previous: npt.NDArray[np.bool_] | None) -> npt.NDA
 
 
 def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
-    """Each two neighbouring tiles of a line, of `lines` bool [2, gh, gw], as one region: int64 [P, 3]."""
+    """Return each two neighbouring tiles of a line, of `lines` bool [2, gh, gw], as one region: int64 [P, 3]."""
     pairs = []
     for tiles, scales in zip(lines, ((0, 1), (1, 0)), strict=True):
         code = REGION_SHAPES.index(scales)
@@ -105,7 +106,7 @@ def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _runs(tiles: npt.NDArray[np.bool_], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """The tiles that lie in a run of at least `size` (width, height), its gaps filled."""
+    """Return the tiles that lie in a run of at least `size` (width, height), its gaps filled."""
     run = np.ones(size[::-1], np.uint8)
     filled = cv2.morphologyEx(tiles.astype(np.uint8), cv2.MORPH_CLOSE, run)
     opened = cv2.morphologyEx(filled, cv2.MORPH_OPEN, run, borderType=cv2.BORDER_CONSTANT, borderValue=0)
@@ -117,7 +118,7 @@ def _tile_means(values: npt.NDArray[Any], grid: tuple[int, int]) -> Map:
 
 
 def _steps(image: npt.NDArray[np.uint8], axis: int) -> npt.NDArray[np.uint8]:
-    """Differences of neighbours along an axis, of the image's own size."""
+    """Return the differences of neighbours along an axis, of the image's own size."""
     before, after = (image[:-1], image[1:]) if axis == 0 else (image[:, :-1], image[:, 1:])
     steps = np.zeros_like(image)
     cv2.absdiff(before, after, dst=steps[: before.shape[0], : before.shape[1]])
@@ -179,7 +180,7 @@ def _line_tree(shape: tuple[int, int], top: int, lines: bytes) -> LineTree:
 
 
 def line_tree(top: int, lines: npt.NDArray[np.bool_]) -> CoverTree:
-    """The tree of a grid with lines bool [2, gh, gw]; kept while they stay. Without any line, the quadtree."""
+    """Return the tree of a grid with lines bool [2, gh, gw]; kept while they stay. Without any line, the quadtree."""
     shape = (lines.shape[1], lines.shape[2])
     if lines.any():
         return _line_tree(shape, top, lines.tobytes())
@@ -211,7 +212,7 @@ def _in_one_half(regions: Ints, line: npt.NDArray[np.bool_], axis: int) -> npt.N
 
 
 def _children(regions: Ints, way: tuple[int, int], shape: tuple[int, int]) -> tuple[Ints, Ints]:
-    """The parts [C, 3] of regions [K, 3] that lie on the grid, and of which region each is a part: int64 [C]."""
+    """Return the parts [C, 3] of regions [K, 3] that lie on the grid, and of which region each is a part: int64 [C]."""
     parts = np.indices((1 << way[0], 1 << way[1])).reshape(2, -1).T
     codes = _CODES[tuple((region_scales(regions) - way).T)]
     places = (regions[:, None, 1:] << way) + parts

@@ -55,7 +55,7 @@ class Box:
 
     @classmethod
     def around(cls, tiles: npt.NDArray[np.bool_]) -> Box | None:
-        """The smallest box that holds all of `tiles` bool [gh, gw]; None if there are none."""
+        """Return the smallest box that holds all of `tiles` bool [gh, gw]; None if there are none."""
         rows = np.flatnonzero(tiles.any(axis=1))
         if not len(rows):
             return None
@@ -83,7 +83,7 @@ class Warp:
 
     @classmethod
     def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
-        """The warp from a frame to the one before."""
+        """Return the warp from a frame to the one before."""
         shape = 2, *motion.dy_px.shape
         if maps is None:
             motion_tiles = np.empty(shape, np.float32)
@@ -95,7 +95,7 @@ class Warp:
 
     @classmethod
     def by(cls, motion_tiles: Map, maps: CompiledMaps | None = None) -> Warp:
-        """The warp of tiles that moved by this much with a frame: float32 [2, gh, gw], in tiles."""
+        """Return the warp of tiles that moved by this much with a frame: float32 [2, gh, gw], in tiles."""
         if maps is None:
             origin = None
         else:
@@ -104,7 +104,7 @@ class Warp:
 
     @classmethod
     def identity(cls, shape: tuple[int, int]) -> Warp:
-        """The warp of tiles [gh, gw] that did not move."""
+        """Return the warp of tiles [gh, gw] that did not move."""
         return cls(_places(*shape), np.zeros((2, *shape), np.float32))
 
     def then(self, newer: Warp) -> Warp:
@@ -161,7 +161,7 @@ class Warp:
         return (row >= -0.5) & (row <= rows - 0.5) & (col >= -0.5) & (col <= cols - 0.5)
 
     def sample(self, values: torch.Tensor, entering: float) -> torch.Tensor:
-        """A map [gh, gw] or [C, gh, gw] of the earlier frame, as it lies now: float32, read between tiles.
+        """Return a map [gh, gw] or [C, gh, gw] of the earlier frame, as it lies now: float32, read between tiles.
 
         Tiles that came into view hold `entering`, and so do those that lie mostly between unknown ones (NaN).
         """
@@ -174,7 +174,7 @@ class Warp:
         return torch.where(at.in_grid & (known_share >= 0.5), means, entering).reshape(values.shape)
 
     def nearest(self, values: torch.Tensor, entering: float) -> torch.Tensor:
-        """The same for values that do not mix: those of the nearest tile, in their own dtype."""
+        """Return the same for values that do not mix: those of the nearest tile, in their own dtype."""
         if self.maps is not None and values.is_cpu:
             return self.maps.nearest(self.origin, values, entering)
         at = self._places_on(values.device)
@@ -214,7 +214,7 @@ class _Places:
         return cls(places[:4], weights[:4].flatten(1), places[4], weights[4] > 0)
 
     def read(self, maps: torch.Tensor) -> torch.Tensor:
-        """Values of maps [C, gh, gw] between tiles; beyond the edge, those of the edge."""
+        """Return the values of maps [C, gh, gw] between tiles; beyond the edge, those of the edge."""
         flat = maps.flatten(1)
         total = flat[:, self.around[0]] * self.shares[0]
         for corner in range(1, 4):
@@ -242,7 +242,8 @@ def _bilinear(values: Map, origin: Map) -> Map:
 
 
 def _at_borders(way: Map) -> npt.NDArray[np.bool_]:
-    """Tiles at whose place the ways [2, gh, gw] around do not lie in a plane, and their neighbours: bool [gh, gw]."""
+    """Return the tiles at whose place the ways [2, gh, gw] around do not lie in a plane, and their neighbours: bool
+    [gh, gw]."""
     departs = np.max([np.abs(part - cv2.blur(part, (3, 3))) for part in way], axis=0)
     borders = np.zeros(departs.shape, np.uint8)
     borders[1:-1, 1:-1] = departs[1:-1, 1:-1] > APART_TILES
@@ -266,7 +267,7 @@ class MotionHistory:
             self._known_from, _ = self._motions.popleft()
 
     def since(self, frame_index: int, shape: tuple[int, int]) -> Warp | None:
-        """The warp from now to that frame, on a grid of `shape`; None if the motion since is no longer known."""
+        """Return the warp from now to that frame, on a grid of `shape`; None if the motion since is no longer known."""
         if frame_index < self._known_from:
             return None
         warp = Warp.identity(shape)
@@ -287,7 +288,8 @@ class WholeTileSteps:
         self._remainder: Map | None = None
 
     def step(self, warp: Warp) -> Warp | None:
-        """Tiles moved by `warp` with this frame; the warp in whole tiles that maps are to follow now, None for none."""
+        """Return the tiles moved by `warp` with this frame; the warp in whole tiles that maps are to follow now, None
+        for none."""
         places = _places(*warp.origin.shape[1:])
         if warp.maps is not None:
             if self._remainder is None:
@@ -311,7 +313,8 @@ class WholeTileSteps:
 
 
 def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
-    """Tiles that maps are to follow now, bool [gh, gw]: they moved far enough, or nearly and beside such a tile."""
+    """Return the tiles that maps are to follow now, bool [gh, gw]: they moved far enough, or nearly and beside such a
+    tile."""
     is_far = moved_tiles >= CARRY_AT_TILES
     if not is_far.any():
         return is_far
@@ -513,7 +516,8 @@ class CompiledMaps:
     def changed_share(
         self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: torch.Tensor
     ) -> float:
-        """Share of relevance on tiles whose version is another than the marked one; see `ChangeMeter.measure`.
+        """Return the share of relevance on tiles whose version is another than the marked one; see
+        `ChangeMeter.measure`.
 
         Args:
             marked: Versions of the tiles at the mark, int64 [gh, gw].
@@ -533,7 +537,7 @@ class CompiledMaps:
 
 
 def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
-    """Maps by the compiled kernel, in arrays of a stream's pool; None if the reference is used. Raises as
+    """Return the maps by the compiled kernel, in arrays of a stream's pool; None if the reference is used. Raises as
     `library_or_none`."""
     kernel = library_or_none(load_kernel, kernel_path())
     if kernel is None:

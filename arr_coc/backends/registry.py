@@ -32,6 +32,7 @@ STORES = {
 }
 """Class of each store, as `module:name`. The parts below are named likewise."""
 GL_STORE_OF_CUDA = "arr_coc.backends.cuda.interop:GlCudaStore"
+INTEROP_PROBLEM = "arr_coc.backends.cuda.interop:interop_problem"
 GL_DEVICE = "arr_coc.backends.gl.device:open_device"
 CUDA_TEXTURE = "arr_coc.backends.cuda.sampling:HardwareTexture"
 
@@ -89,6 +90,12 @@ def open_gl_device(cuda_device: int | None) -> Any:
     Raises BackendMissing if OpenGL does not work here.
     """
     return _part(GL_DEVICE)(cuda_device)
+
+
+def interop_problem(cuda_device: int) -> str | None:
+    """Return why CUDA device `cuda_device` cannot share textures with OpenGL here; None if it can."""
+    problem: str | None = _part(INTEROP_PROBLEM)(cuda_device)
+    return problem
 
 
 def texture_units(image: object) -> Any | None:

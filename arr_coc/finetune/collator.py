@@ -27,7 +27,7 @@ class AnswerCollator:
     """
 
     def __init__(self, qwen: QwenVL, system: str | None = None) -> None:
-        """Raises ModelError if the tokenizer has no chat template that shows images."""
+        """Raise ModelError if the tokenizer has no chat template that shows images."""
         self.tokenizer = qwen.tokenizer
         self._ids = prompt_ids(qwen, system)
         self._plain = qwen.plain_token_ids
@@ -42,7 +42,12 @@ class AnswerCollator:
         pictures = []
         for index, example in enumerate(examples):
             model_pictures, question, answer = self._parts(index, example)
-            before, query, after = self._prompt(model_pictures, question)
+            before = [*self._ids.head]
+            for picture in model_pictures:
+                before += [*self._ids.frame_open, *[self._image_id] * picture.grid.tiles, *self._ids.frame_close]
+            before += self._ids.before_query
+            query = self._plain(question)
+            after = self._ids.after_query
             reply = [*self._plain(answer), int(self.tokenizer.eos_token_id)]
             pictures += model_pictures
             rows.append(torch.tensor([*before, *query, *after, *reply]))
@@ -77,11 +82,3 @@ class AnswerCollator:
                 )
         model_pictures = [model_picture(picture, self._preprocessing) for picture in to_frames(pictures)]
         return model_pictures, example["question"], example["answer"]
-
-    def _prompt(self, pictures: Sequence[ModelPicture], question: str) -> tuple[list[int], list[int], list[int]]:
-        """Return the token ids before the question, of the question, and after it."""
-        ids = self._ids
-        before = [*ids.head]
-        for picture in pictures:
-            before += [*ids.frame_open, *[self._image_id] * picture.grid.tiles, *ids.frame_close]
-        return [*before, *ids.before_query], self._plain(question), [*ids.after_query]

@@ -144,10 +144,15 @@ class BatchedForward:
         self._encode = encode
 
     def __call__(self, inputs: BatchInputs) -> ARRCOCModelOutput:
-        """Raises as `TrainableQwen.forward`."""
+        """Raise as `TrainableQwen.forward`."""
         qwen = self._qwen
         inputs.check(int(qwen.model.config.get_text_config().vocab_size))
-        pictures = self._pictures(inputs)
+        if inputs.pixel_values is not None:
+            pictures = unpack(inputs.pixel_values, inputs.image_grid_thw, qwen.preprocessing)
+        elif inputs.images is not None:
+            pictures = pictures_of(inputs.images, qwen.preprocessing)
+        else:
+            pictures = []
         places = picture_places(inputs.input_ids, inputs.token_mask, qwen.model.config)
         check_places(places, [picture.grid.tiles for picture in pictures])
         questions = inputs.questions(qwen, places)
@@ -157,21 +162,19 @@ class BatchedForward:
             ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)
         ]
         layout = lay_out(inputs.token_mask.cpu(), places, regions).to(qwen.device)
-        _check_length(layout.source.shape[1], qwen.max_context_tokens)
+        tokens_most = layout.source.shape[1]
+        if tokens_most > qwen.max_context_tokens:
+            raise ContextLengthError(
+                f"a sequence has {counted(tokens_most, 'token')}, the model's context {qwen.max_context_tokens}",
+                "shorten the text, or lower the allocator's budget",
+            )
         logits = self._logits(inputs.input_ids, tokens, choices, layout)
         if inputs.labels is None:
             loss = None
         else:
-            loss = self._loss(logits, layout.gather_labels(inputs.labels.to(qwen.device), IGNORED))
+            labels = layout.gather_labels(inputs.labels.to(qwen.device), IGNORED)
+            loss = qwen.model.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
         return ARRCOCModelOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
-
-    def _pictures(self, inputs: BatchInputs) -> list[ModelPicture]:
-        prep = self._qwen.preprocessing
-        if inputs.pixel_values is not None:
-            return unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
-        if inputs.images is None:
-            return []
-        return pictures_of(inputs.images, prep)
 
     def _choices(self, pictures: Sequence[ModelPicture], questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
         """Return the allocator's choice for every picture; pictures of one size are a batch."""
@@ -288,19 +291,6 @@ class BatchedForward:
         if not self._qwen.family.recurrent:
             return bias
         return {"full_attention": bias, "linear_attention": layout.token_mask}
-
-    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        model = self._qwen.model
-        loss: torch.Tensor = model.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
-        return loss
-
-
-def _check_length(tokens: int, most: int) -> None:
-    if tokens > most:
-        raise ContextLengthError(
-            f"a sequence has {counted(tokens, 'token')}, the model's context {most}",
-            "shorten the text, or lower the allocator's budget",
-        )
 
 
 def _batched(textures: Sequence[TextureArray]) -> TextureArray:

@@ -98,7 +98,7 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
             return upload(Path(folder), name, private=private, token=token, message=message)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of token embeddings."""
+        """Return the table of token embeddings."""
         return self.qwen.model.get_input_embeddings()
 
     def activation_checkpointing_enable(
@@ -220,7 +220,7 @@ def _add_tied(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
 
 
 def _tied_names(module: nn.Module) -> dict[str, str]:
-    """Names of parameters that have another name too, each with its first one."""
+    """Return the names of parameters that have another name too, each with its first one."""
     first: dict[int, str] = {}
     parameters = module.named_parameters(remove_duplicate=False)
     return {

@@ -6,7 +6,6 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from arr_coc.errors import ModelError
 from arr_coc.hub import ALLOCATOR_FOLDER
@@ -26,7 +25,12 @@ def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
     The saved allocator names the weights that it is saved with. Raises ModelError if adapters of peft are not merged,
     if the weights have 8 or 4 bits, and if the folder cannot be written.
     """
-    _refuse_adapters(qwen.model, allocator)
+    modules = [*qwen.model.modules(), *allocator.modules()]
+    if any(type(module).__module__.startswith("peft.") for module in modules):
+        raise ModelError(
+            "the model has adapters of peft that are not merged",
+            "call merge_and_unload() first, or save them alone with the PeftModel's save_pretrained",
+        )
     if qwen.small is not None:
         raise ModelError(
             f"a model in {qwen.small} cannot be saved, as its weights are made when it is loaded",
@@ -45,14 +49,6 @@ def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
         raise ModelError(
             f"the model cannot be saved to {folder} ({reason})", "name another folder, or make room"
         ) from error
-
-
-def _refuse_adapters(*modules: Any) -> None:
-    if any(type(module).__module__.startswith("peft.") for root in modules for module in root.modules()):
-        raise ModelError(
-            "the model has adapters of peft that are not merged",
-            "call merge_and_unload() first, or save them alone with the PeftModel's save_pretrained",
-        )
 
 
 def _write(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:

@@ -70,7 +70,10 @@ def hierarchical_attention(
         NonFiniteError: NaN or Inf.
     """
     _check(query, key, value, grid)
-    _check_options(share, level, block)
+    if not 0 <= share <= 1:
+        raise OptionError(f"share, the part of the cells that is seen key by key, lies in [0, 1], got {share!r}")
+    if level < 0 or block < 1:
+        raise OptionError(f"level is at least 0 and block at least 1, got {level!r} and {block!r}")
     cells = _cells(grid, level)
     members = cells.members.to(key.device)
     valid = cells.valid.to(key.device)
@@ -127,19 +130,20 @@ def _cells(grid: tuple[int, int], level: int) -> Cells:
 
 
 def _means(fine: torch.Tensor, members: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Each cell's mean: [..., N, D] → [..., cells, D]."""
+    """Return each cell's mean: [..., N, D] → [..., cells, D]."""
     weights = (valid / valid.sum(dim=1, keepdim=True)).to(fine.dtype)
     return (fine[..., members, :] * weights.unsqueeze(-1)).sum(dim=-2)
 
 
 def _best_cells(logits: torch.Tensor, block: int, count: int) -> torch.Tensor:
-    """The cells that each block of queries gives most weight to: [..., Q, cells] → int64 [..., blocks, count]."""
+    """Return the cells that each block of queries gives most weight to: [..., Q, cells] → int64 [..., blocks,
+    count]."""
     weights = _blocked(logits.softmax(dim=-1), block).sum(dim=-2)
     return weights.topk(count, dim=-1, sorted=False).indices
 
 
 def _blocked(rows: torch.Tensor, block: int) -> torch.Tensor:
-    """Blocks of consecutive rows, the last filled up with zeros: [..., Q, D] → [..., blocks, block, D]."""
+    """Return the blocks of consecutive rows, the last filled up with zeros: [..., Q, D] → [..., blocks, block, D]."""
     missing = -rows.shape[-2] % block
     if missing:
         rows = torch.cat((rows, rows.new_zeros(*rows.shape[:-2], missing, rows.shape[-1])), dim=-2)
@@ -147,7 +151,7 @@ def _blocked(rows: torch.Tensor, block: int) -> torch.Tensor:
 
 
 def _picked(fine: torch.Tensor, members: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-    """The rows of the chosen cells: [..., N, D] → [..., blocks, count · 4^level, D]."""
+    """Return the rows of the chosen cells: [..., N, D] → [..., blocks, count · 4^level, D]."""
     index = members[cells].flatten(-2)
     flat = index.flatten(-2).unsqueeze(-1).expand(*index.shape[:-2], -1, fine.shape[-1])
     return fine.gather(-2, flat).unflatten(-2, index.shape[-2:])
@@ -166,10 +170,3 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grid: tu
         raise ShapeError(f"a grid of {grid} has {grid[0] * grid[1]} keys, got {key.shape[-2]}")
     for tensor, name in zip(tensors, ("query", "key", "value"), strict=True):
         check_finite(tensor, name)
-
-
-def _check_options(share: float, level: int, block: int) -> None:
-    if not 0 <= share <= 1:
-        raise OptionError(f"share, the part of the cells that is seen key by key, lies in [0, 1], got {share!r}")
-    if level < 0 or block < 1:
-        raise OptionError(f"level is at least 0 and block at least 1, got {level!r} and {block!r}")

@@ -31,7 +31,7 @@ class Composite:
         return TileGrid.of(*self.image.shape[:2]).tiles
 
     def to_source(self, y: float, x: float) -> tuple[float, float]:
-        """The place in the picture that the composite shows at (y, x), both in pixels.
+        """Return the place in the picture that the composite shows at (y, x), both in pixels.
 
         On a part's frame that is the part's nearest edge. Raises OptionError for a place outside the composite.
         """
@@ -48,7 +48,8 @@ class Composite:
 
 
 def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, tokens: int) -> Composite:
-    """A picture for models behind an API that take pictures only: the whole view coarsely, what matters in detail.
+    """Return a picture for models behind an API that take pictures only: the whole view coarsely, what matters in
+    detail.
 
     The whole view takes a third to two thirds of the tiles; beside it (below, or to the right of a tall picture) stand
     up to four parts at full size, or halved up to three times if that shows more relevance. All begin and end at
@@ -73,7 +74,9 @@ def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, 
         NonFiniteError: NaN or Inf in `relevance`.
         BudgetError: Fewer than 1 token.
     """
-    picture = _picture(image)
+    if isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3:
+        image = image.permute(1, 2, 0)  # a tensor's first axis holds the channels, even if the last has length 3, too
+    picture = to_rgb(image)
     height, width = picture.shape[:2]
     grid = TileGrid.of(height, width)
     matter = _relevance(relevance, grid)
@@ -84,12 +87,6 @@ def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, 
 def _away(box: Box, y: float, x: float) -> float:
     top, left, bottom, right = box
     return max(top - y, y - bottom, 0.0) + max(left - x, x - right, 0.0)
-
-
-def _picture(image: Picture) -> Plane:
-    if isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3:
-        image = image.permute(1, 2, 0)  # a tensor's first axis holds the channels, even if the last has length 3, too
-    return to_rgb(image)
 
 
 def _relevance(relevance: npt.NDArray[np.floating] | torch.Tensor, grid: TileGrid) -> npt.NDArray[np.float32]:
@@ -117,7 +114,8 @@ def _relevance(relevance: npt.NDArray[np.floating] | torch.Tensor, grid: TileGri
 
 
 def _overlaps(length_px: int, tiles: int, cells: int) -> npt.NDArray[np.float32]:
-    """The share of each tile, as far as it lies in the picture, that each of the equal cells covers: [tiles, cells]."""
+    """Return the share of each tile, as far as it lies in the picture, that each of the equal cells covers: [tiles,
+    cells]."""
     begin_px = np.arange(tiles)[:, None] * TILE_PX
     end_px = np.minimum(begin_px + TILE_PX, length_px)
     edges_px = np.linspace(0, length_px, cells + 1)

@@ -64,7 +64,7 @@ class CompositeLayout:
 
 
 def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> CompositeLayout:
-    """The layout that shows relevant tiles largest, for a picture at least as wide as high.
+    """Return the layout that shows relevant tiles largest, for a picture at least as wide as high.
 
     Layouts are the whole view alone, or above one to four equal parts; parts are cut at full size or halved up to
     three times, and are placed to show most. Each octave of scale counts the same on every tile, times relevance³, as
@@ -93,7 +93,7 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
 
 
 def layout_of(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> CompositeLayout:
-    """The layout for a picture of any size. A picture that needs no reduction stays as it is.
+    """Return the layout for a picture of any size. A picture that needs no reduction stays as it is.
 
     Args:
         size: (height, width) of the picture in pixels.
@@ -114,7 +114,8 @@ def layout_of(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens:
 
 
 def whole_layout(size: tuple[int, int], tokens: int) -> CompositeLayout:
-    """The whole view of a picture of `size` (height, width) as large as `tokens` tiles allow, its aspect kept."""
+    """Return the whole view of a picture of `size` (height, width) as large as `tokens` tiles allow, its aspect
+    kept."""
     height, width = size
     if tokens >= TileGrid.of(height, width).tiles:
         box = (0, 0, height, width)
@@ -123,7 +124,7 @@ def whole_layout(size: tuple[int, int], tokens: int) -> CompositeLayout:
 
 
 def _whole_alone(size: tuple[int, int], tokens: int) -> CompositeLayout:
-    """The whole view as large as the tokens allow, its aspect kept."""
+    """Return the whole view as large as the tokens allow, its aspect kept."""
     height, width = size
     sizes = []
     for cols in range(1, tokens + 1):
@@ -167,7 +168,7 @@ def _shelves(top: int, bottom: int, cols: int) -> Iterator[list[Box]]:
 def _parts(
     size: tuple[int, int], worth: npt.NDArray[np.float64], cells: list[Box], level: int
 ) -> tuple[list[CompositePlacement], float]:
-    """The parts that each cell shows, each at the most worth that is left, and their worth in all.
+    """Return the parts that each cell shows, each at the most worth that is left, and their worth in all.
 
     Fewer than cells if a cell is larger than the picture.
     """
@@ -196,7 +197,7 @@ def _parts(
 def _richest(
     worth: npt.NDArray[np.float64], remaining_worth: npt.NDArray[np.float64], rows: int, cols: int
 ) -> tuple[int, int, float]:
-    """The window of rows × cols tiles that shows most: its first row and column, and its value.
+    """Return the window of rows × cols tiles that shows most: its first row and column, and its value.
 
     The value is the `remaining_worth` in it, less a share of the worth around it, one tile wide: what an edge cuts
     off is torn. Of neighbouring windows that are equal it is the middle one.
@@ -211,7 +212,7 @@ def _richest(
 
 
 def _sums(worth: npt.NDArray[np.float64], rows: int, cols: int) -> npt.NDArray[np.float64]:
-    """The sum of every window of rows × cols."""
+    """Return the sum of every window of rows × cols."""
     total = np.pad(worth.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
     return np.asarray(total[rows:, cols:] - total[:-rows, cols:] - total[rows:, :-cols] + total[:-rows, :-cols])
 
@@ -221,8 +222,8 @@ FRAMES = ((230, 25, 75), (0, 130, 200), (255, 225, 25), (60, 180, 75))
 
 
 def draw(picture: Plane, layout: CompositeLayout) -> Plane:
-    """The composite of a picture uint8 [H, W, 3], in separate memory; its parts have coloured frames, here and in
-    the whole view."""
+    """Return the composite of a picture uint8 [H, W, 3], in separate memory; its parts have coloured frames, here and
+    in the whole view."""
     image = np.empty((*layout.size, 3), np.uint8)
     full_view, *parts = layout.placements
     _show(picture, full_view, image)
@@ -235,7 +236,7 @@ def draw(picture: Plane, layout: CompositeLayout) -> Plane:
 
 
 def cut_out(picture: Plane, placement: CompositePlacement) -> Plane:
-    """The part of a picture that a placement shows, as large as it shows it: uint8 [h, w, 3]."""
+    """Return the part of a picture that a placement shows, as large as it shows it: uint8 [h, w, 3]."""
     (top, left, bottom, right), (y0, x0, y1, x1) = placement.source, placement.target
     source = picture[top:bottom, left:right]
     return np.asarray(cv2.resize(source, (x1 - x0, y1 - y0), interpolation=cv2.INTER_AREA))
@@ -267,5 +268,5 @@ def _inside(full_view: CompositePlacement, source: Box) -> Box:
 
 
 def _turned(box: Sequence[int]) -> Box:
-    """The box in a picture whose rows and columns have changed places."""
+    """Return the box in a picture whose rows and columns have changed places."""
     return box[1], box[0], box[3], box[2]

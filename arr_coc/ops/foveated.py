@@ -76,7 +76,10 @@ def sample_foveated(
         raise OptionError(f"cortical_magnification is a finite number of at least 1, got {cortical_magnification!r}")
     e0 = 1 / max(cortical_magnification - 1, 1e-6)
     grid = texture.grid
-    rows, cols = _patch_grid(check_tokens(num_patches, num_patches), grid.height_px / grid.width_px)
+    num_patches = check_tokens(num_patches, num_patches)
+    # a grid of at most so many patches, of the picture's aspect
+    rows = min(max(round(math.sqrt(num_patches * grid.height_px / grid.width_px)), 1), num_patches)
+    cols = num_patches // rows
     axes = [
         _Axis(fixations[:, axis], length_px, e0 * grid.width_px)
         for axis, length_px in enumerate((grid.height_px, grid.width_px))
@@ -108,7 +111,7 @@ class _Axis:
         self._range = torch.log1p((length_px - self._middle_px) / scale_px) - self._first
 
     def places(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Places of `count` samples in pixels, and the spacing there: [N, count] each."""
+        """Return the places of `count` samples in pixels, and the spacing there: [N, count] each."""
         steps = (torch.arange(count).to(self._middle_px) + 0.5) / count
         u = self._first + steps * self._range
         places = self._middle_px + u.sign() * self._scale_px * torch.expm1(u.abs())
@@ -116,16 +119,10 @@ class _Axis:
 
 
 def _samples(axes: Sequence[_Axis], counts: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points [N, rows, cols, 2] and levels [N, rows, cols] of a grid of samples."""
+    """Return the points [N, rows, cols, 2] and levels [N, rows, cols] of a grid of samples."""
     (y, down_px), (x, across_px) = (axis.places(count) for axis, count in zip(axes, counts, strict=True))
     y, x = torch.broadcast_tensors(y[:, :, None], x[:, None])
     return torch.stack((y, x), dim=-1), torch.maximum(down_px[:, :, None], across_px[:, None]).log2()
-
-
-def _patch_grid(patches: int, aspect: float) -> tuple[int, int]:
-    """Rows and columns of at most `patches` patches, for a picture of this height for its width."""
-    rows = min(max(round(math.sqrt(patches * aspect)), 1), patches)
-    return rows, patches // rows
 
 
 def _fixations(texture: Texture, fixation: torch.Tensor | Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:

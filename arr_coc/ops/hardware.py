@@ -14,7 +14,8 @@ class TextureUnits(Protocol):
     """A picture on a device that samples it in hardware (`arr_coc.backends.registry.texture_units`)."""
 
     def sample(self, points: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
-        """Samples float32 [..., 3] in 0..255 at `points` [..., 2] (y, x) and `level` [...], without a gradient."""
+        """Return the samples float32 [..., 3] in 0..255 at `points` [..., 2] (y, x) and `level` [...], without a
+        gradient."""
         ...
 
 

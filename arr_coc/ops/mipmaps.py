@@ -30,7 +30,7 @@ def generate_mipmaps(image: Plane | Image.Image | str | Path) -> tuple[Plane, ..
 def generate_mipmaps(
     image: torch.Tensor | Plane | Image.Image | str | Path,
 ) -> tuple[torch.Tensor, ...] | tuple[Plane, ...]:
-    """The six levels of a picture, or of every picture of a batch in one pass; the finest first.
+    """Return the six levels of a picture, or of every picture of a batch in one pass; the finest first.
 
     `image`: torch [..., 3, H, W], uint8 or floating point, on any device, strided as it likes; or NumPy uint8
     [..., H, W, 3]; or a Pillow image or a picture's file, which are read as NumPy.
@@ -88,7 +88,7 @@ def _padded(image: torch.Tensor) -> torch.Tensor:
 
 
 def _halved_by_torch(fine: torch.Tensor) -> torch.Tensor:
-    """Rows are added first: contiguous reads make this several times as fast as avg_pool2d on a CPU."""
+    """Halve by adding rows first: contiguous reads make this several times as fast as avg_pool2d on a CPU."""
     if fine.dtype.is_floating_point:
         return _added(fine) * 0.25
     return (_added(fine.to(torch.int16)) + 2).bitwise_right_shift(2).to(torch.uint8)
@@ -101,7 +101,7 @@ def _added(fine: torch.Tensor) -> torch.Tensor:
 
 
 def _halved_by_cv2(fine: torch.Tensor) -> torch.Tensor:
-    """All planes at once, laid on top of each other: their heights are even, so no box straddles two."""
+    """Halve all planes at once, laid on top of each other: their heights are even, so no box straddles two."""
     *batch, height, width = fine.shape
     coarse = _halve(fine.numpy().reshape(-1, width))
     return torch.from_numpy(coarse).reshape(*batch, height // 2, width // 2)

@@ -65,7 +65,7 @@ class PackedMipChain:
         return self.texels.index_select(0, index.reshape(-1)).reshape(*index.shape, 3)
 
     def gather(self, layer: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
-        """The texels of regions int64 [K, 3] (shape, row, col) that exist, of layers int64 [K]: [K, 3, 32, 32].
+        """Return the texels of regions int64 [K, 3] (shape, row, col) that exist, of layers int64 [K]: [K, 3, 32, 32].
 
         Means of uint8 texels are rounded, halves up.
         """
@@ -147,7 +147,7 @@ def _bilinear(chain: PackedMipChain, points: torch.Tensor, level: torch.Tensor, 
 def sample_along(
     chain: PackedMipChain, points: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
 ) -> torch.Tensor:
-    """The mean over footprints around points, by several taps along each.
+    """Return the mean over footprints around points, by several taps along each.
 
     With P = |along| and p = across_px: N = min(⌈P/p⌉, 16) taps, all at level log2(max(P, p)/N). These are the
     formulas of EXT_texture_filter_anisotropic for OpenGL's `textureGrad(sampler, point, along, across)`, across being

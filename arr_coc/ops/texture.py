@@ -60,7 +60,7 @@ class FoveationOptions:
         M0: float | None,  # noqa: N803
         e0: float | None,
     ) -> FoveationOptions:
-        """The checked options, with the fixation in tiles.
+        """Return the checked options, with the fixation in tiles.
 
         Args:
             grid: The picture's tile grid.
@@ -86,7 +86,7 @@ class FoveationOptions:
         return cls(in_tiles, fixed_tokens(budget, grid.tiles), M0, e0)
 
     def cover(self, shape: tuple[int, int]) -> tuple[npt.NDArray[np.int64], float, float]:
-        """Regions [K, 3] over a grid of `shape`, in token order, and the M0 and e0 that they follow."""
+        """Return the regions [K, 3] over a grid of `shape`, in token order, and the M0 and e0 that they follow."""
         tree = quadtree(shape, top_level(shape, self.tokens) if self.e0 is None else LEVELS - 1)
         if tree.roots > self.tokens:
             return nearest_regions(tree, self.fixation, self.tokens), 0.0, 0.0
@@ -147,7 +147,7 @@ class Texture:
 
     @classmethod
     def from_image(cls, image: torch.Tensor | Plane | Image.Image | str | Path, tolerance: float = 0.0) -> Texture:
-        """The same as `Texture(image)`."""
+        """Return the same as `Texture(image)`."""
         return cls(image, tolerance)
 
     @property
@@ -267,7 +267,7 @@ class Texture:
         e0: float | None = None,
         layer: int = 0,
     ) -> Foveation:
-        """The whole picture in at most `budget` tokens, fine at the fixation and coarser with distance from it.
+        """Return the whole picture in at most `budget` tokens, fine at the fixation and coarser with distance from it.
 
         Cortical magnification M(e) = M0/(e + e0) says how many texels a pixel are shown at eccentricity e (distance
         from the fixation in frame widths), so the level there is log2((e + e0)/M0): Daniel and Whitteridge (1961); in

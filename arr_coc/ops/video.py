@@ -140,7 +140,7 @@ class VideoStream:
         M0: float | None = None,  # noqa: N803
         e0: float | None = None,
     ) -> Foveation:
-        """The newest frame in at most `budget` tokens, fine at the fixation: see `Texture.sample_foveated`.
+        """Return the newest frame in at most `budget` tokens, fine at the fixation: see `Texture.sample_foveated`.
 
         Calls `update_mipmaps` if that has not been done.
 
@@ -168,7 +168,8 @@ class VideoStream:
         return Foveation(torch.from_numpy(regions), pixels, actual_m0, offset)
 
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
-        """The texture for reading, as `TextureStore.lease`: levels, regions, versions, undisturbed while it lasts.
+        """Return the texture for reading, as `TextureStore.lease`: levels, regions, versions, undisturbed while it
+        lasts.
 
         Raises StoreError before the first frame and once closed, LeaseTimeout.
         """
@@ -195,7 +196,7 @@ class VideoStream:
         return self._store
 
     def _store_of(self, frame: torch.Tensor) -> TensorStore | None:
-        """The store, if it takes this tensor on its device; None if the tensor has to be copied to the host."""
+        """Return the store, if it takes this tensor on its device; None if the tensor has to be copied to the host."""
         height_px = self.grid.height_px
         width_px = self.grid.width_px
         if frame.dtype != torch.uint8 or tuple(frame.shape) not in ((height_px, width_px, 3), (3, height_px, width_px)):

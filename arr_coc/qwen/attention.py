@@ -27,7 +27,7 @@ PROBED_TOKENS = 8
 
 
 def probed_layers(attending: Sequence[int]) -> Sequence[int]:
-    """The numbers of the layers that are looked at: of those that attend the middle ones.
+    """Return the numbers of the layers that are looked at: of those that attend the middle ones.
 
     There the decoder finds what is asked about; later layers are about what to say (arXiv:2602.04304 compares layers).
     In the bundled model, too, attention separates asked tiles from others best there (evaluation/README.md).
@@ -37,13 +37,13 @@ def probed_layers(attending: Sequence[int]) -> Sequence[int]:
 
 
 def glanced_layers(attending: Sequence[int]) -> Sequence[int]:
-    """The numbers of those that a glance looks at: the upper one of the middle ones, which finds a thing's place
+    """Return the numbers of those that a glance looks at: the upper one of the middle ones, which finds a thing's place
     before its kind (evaluation/README.md)."""
     return probed_layers(attending)[-1:]
 
 
 def unreadable_layer(qwen: QwenVL) -> int | None:
-    """Number of a probed layer without a separate query projection; None if all have one."""
+    """Return the number of a probed layer without a separate query projection; None if all have one."""
     layers = qwen.language_model.layers
     for number in probed_layers(qwen.layers.attending):
         attention = getattr(layers[number], "self_attn", None)
@@ -100,7 +100,7 @@ class AttentionProbe:
 
     @torch.inference_mode()
     def attention(self) -> torch.Tensor:
-        """Attention on each visual token divided by its largest: float32 [K] on the CPU, in [0, 1].
+        """Return the attention on each visual token divided by its largest: float32 [K] on the CPU, in [0, 1].
 
         Asked for when the answer has ended, and before the cache is used for anything else.
         """

@@ -27,12 +27,15 @@ def resolve_glance(session: AnswerSession, glance: GlanceChoice, overview: Overv
     """
     if overview not in get_args(OverviewChoice):
         raise OptionError(f"overview must be one of {', '.join(get_args(OverviewChoice))}, got {overview!r}")
-    if glance is False or (glance == "auto" and not _glances_by_itself(session)):
+    takes_tokens_only = session.options.encode in NEEDS_TOKENS_ONLY
+    if glance == "auto" and not (session.qwen.realiser is None and session.can_glance and takes_tokens_only):
+        return None
+    if glance is False:
         return None
     if glance not in ("auto", True) and not isinstance(glance, GlanceOptions):
         raise OptionError(f'glance must be "auto", True, False or GlanceOptions, got {glance!r}')
     check_readable(session.qwen)
-    if session.options.encode not in NEEDS_TOKENS_ONLY:
+    if not takes_tokens_only:
         raise OptionError(
             f"encode={session.options.encode!r} encodes the whole frame, so a glance would be of no use",
             'leave glance at "auto", or take encode="sparse"',
@@ -44,10 +47,6 @@ def resolve_glance(session: AnswerSession, glance: GlanceChoice, overview: Overv
     if overview == "auto":
         return options
     return replace(options, keep=overview == "keep")
-
-
-def _glances_by_itself(session: AnswerSession) -> bool:
-    return session.qwen.realiser is None and session.can_glance and session.options.encode in NEEDS_TOKENS_ONLY
 
 
 class Glancer:

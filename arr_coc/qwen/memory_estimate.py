@@ -290,7 +290,8 @@ def _experts_per_token(text: Mapping[str, Any]) -> int:
 
 
 def _mlp_width(text: Mapping[str, Any]) -> int:
-    """Values of a token inside a layer's MLP, at most: a dense one's, or those of all experts that it goes through."""
+    """Return the values of a token inside a layer's MLP, at most: a dense one's, or those of all experts that it goes
+    through."""
     experts = _experts_per_token(text)
     if not experts:
         return int(text["intermediate_size"])

@@ -134,8 +134,8 @@ class Preprocessing:
         """Read the folder's `processor_config.json` or `preprocessor_config.json`; missing keys get the family's
         published values.
 
-        Raises ModelError if the file is not JSON, has a value that is no number, merges other than 2x2 patches, or asks
-        for pictures that are not normalised.
+        Raises ModelError if the file is not JSON, has a value that is not a number, merges other than 2x2 patches, or
+        asks for pictures that are not normalised.
         """
         path, values = read_image_processor(folder) or (folder, {})
         for key, constant in (("merge_size", MERGE), ("do_rescale", True), ("do_normalize", True)):

@@ -60,10 +60,13 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
-        precedes = self._precedes_answer(token_id)
-        if precedes and self._thoughts is not None and not self._thoughts.is_visible:
+        thoughts = self._thoughts
+        precedes = False  # whether it belongs to thoughts, or is white space that may precede them
+        if thoughts is not None and not thoughts.has_ended:
+            precedes = thoughts.take(token_id, blank=not self._decode([token_id]).strip())
+        if precedes and thoughts is not None and not thoughts.is_visible:
             # White space is kept until it is known whether thoughts follow.
-            self._begins = self._thoughts.has_begun
+            self._begins = thoughts.has_begun
             self._ids = [] if self._begins else [*self._ids, token_id]
             return ""
         self._ids.append(token_id)
@@ -88,13 +91,6 @@ class TextStream:
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""
         return self._up_to_stop(self._fresh(final=True))
-
-    def _precedes_answer(self, token_id: int) -> bool:
-        """Take the next token; return True if it belongs to thoughts, or is white space that may precede them."""
-        thoughts = self._thoughts
-        if thoughts is None or thoughts.has_ended:
-            return False
-        return thoughts.take(token_id, blank=not self._decode([token_id]).strip())
 
     def _up_to_stop(self, piece: str) -> str:
         if self.has_stopped or not self._stop_strings:

@@ -103,7 +103,7 @@ class CachedAttentionWindows:
         return cls(places, len(windows), size * PATCHES, _patches(rows), keys[:, None, None, :])
 
     def to(self, device: torch.device) -> CachedAttentionWindows:
-        """The same on a device."""
+        """Return the same on a device."""
         return CachedAttentionWindows(
             self.queries.to(device), self.count, self.size, self.rows.to(device), self.keys.to(device)
         )
@@ -127,7 +127,7 @@ class CachedAttentionWindows:
 
 
 def _names(regions: torch.Tensor, side_tiles: int) -> torch.Tensor:
-    """A number for each region's window, int64 [B, K]; images share none."""
+    """Return a number for each region's window, int64 [B, K]; images share none."""
     cell = torch.floor(token_positions(regions) / side_tiles).long()
     width = int(cell.max()) + 1
     image = torch.arange(regions.shape[0], device=regions.device)[:, None]
@@ -135,7 +135,7 @@ def _names(regions: torch.Tensor, side_tiles: int) -> torch.Tensor:
 
 
 def _ranks(window: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Each row's place inside its own window."""
+    """Return each row's place inside its own window."""
     order = torch.argsort(window, stable=True)
     first = torch.cumsum(sizes, 0) - sizes
     rank = torch.empty_like(window)
@@ -153,7 +153,8 @@ def _patches(regions: torch.Tensor) -> torch.Tensor:
 
 
 def _padded(rows: torch.Tensor, places: torch.Tensor, count: int, size: int) -> torch.Tensor:
-    """Rows [N, heads, head_dim] at their places in windows, zeros elsewhere: [count, heads, size, head_dim]."""
+    """Return the rows [N, heads, head_dim] at their places in windows, zeros elsewhere: [count, heads, size,
+    head_dim]."""
     padded = rows.new_zeros(count * size, *rows.shape[1:]).index_copy(0, places, rows)
     return padded.view(count, size, *rows.shape[1:]).transpose(1, 2)
 
@@ -171,7 +172,7 @@ class VisualTokens:
     deepstack: tuple[torch.Tensor, ...] = ()
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> VisualTokens:
-        """The same change made to the embeddings and to every deepstack row."""
+        """Make the same change to the embeddings and to every deepstack row."""
         return VisualTokens(change(self.embeds), tuple(change(rows) for rows in self.deepstack))
 
 
@@ -308,7 +309,7 @@ def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
 
 
 def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
-    """Each row among all rows of its image, or of its window in a windowed layer. `regions` int [B, K, 3]."""
+    """Return each row among all rows of its image, or of its window in a windowed layer. `regions` int [B, K, 3]."""
     side_tiles = window_side_tiles(tower)
     if side_tiles is None:
         windows = None
@@ -352,14 +353,14 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _embed_patches(tower: Any, patches: torch.Tensor) -> torch.Tensor:
-    """The patch convolution as a linear layer. A still frame fills both time steps, so their weights add up."""
+    """Compute the patch convolution as a linear layer. A still frame fills both time steps, so their weights add up."""
     proj = tower.patch_embed.proj
     weight = proj.weight.sum(dim=2).flatten(1)
     return linear(patches.to(weight.dtype), weight, proj.bias)
 
 
 def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Tensor:
-    """The learned square grid at float patch positions [B, N, 2]: bilinear, corners aligned, edges clamped."""
+    """Return the learned square grid at float patch positions [B, N, 2]: bilinear, corners aligned, edges clamped."""
     side = int(tower.config.num_position_embeddings**0.5)
     last = places.new_tensor([max(grid.rows * MERGE - 1, 1), max(grid.cols * MERGE - 1, 1)])
     source = places * (side - 1) / last

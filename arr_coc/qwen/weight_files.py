@@ -49,8 +49,8 @@ def refuse_pointer(path: Path) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ModelError that says what is there instead, also of one beyond the limits of
-    `bounded_json`."""
+    """Return the JSON object in a file. Raises ModelError that says what is there instead, also of one beyond the
+    limits of `bounded_json`."""
     try:
         refuse_pointer(path)
         values = read_json(path)
@@ -64,14 +64,19 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The files that hold the weights, as transformers chooses them: one file, or what the index lists.
+    """Return the files that hold the weights, as transformers chooses them: one file, or what the index lists.
 
     Raises ModelNotFound if they are missing, ModelError if the index cannot be used.
     """
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        raise ModelNotFound(f"{name} has no weights: no {WEIGHTS} in {folder}", _remedy(folder))
+        remedy = "download the model again"
+        if any(folder.glob("pytorch_model*.bin")):
+            remedy = "convert its pytorch_model.bin to safetensors"
+        elif any(folder.glob("*.gguf")):
+            remedy = f"a GGUF file is not read: {GGUF_REMEDY}"
+        raise ModelNotFound(f"{name} has no weights: no {WEIGHTS} in {folder}", remedy)
     weight_map = read_object(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{INDEX} of {name} lists no weight files", "download the model again")
@@ -89,16 +94,9 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     return [folder / shard for shard in shards]
 
 
-def _remedy(folder: Path) -> str:
-    if any(folder.glob("pytorch_model*.bin")):
-        return "convert its pytorch_model.bin to safetensors"
-    if any(folder.glob("*.gguf")):
-        return f"a GGUF file is not read: {GGUF_REMEDY}"
-    return "download the model again"
-
-
 def read_tensors(folder: Path, name: str, *, takes_mlx: bool = False) -> dict[str, TensorInfo]:
-    """All tensors of a model by name, from the headers of its weight files; with `takes_mlx` also of those of MLX.
+    """Return all tensors of a model by name, from the headers of its weight files; with `takes_mlx` also of those of
+    MLX.
 
     Raises ModelNotFound and ModelError as `weight_files`, and ModelError for a file that is damaged, cut short or a
     Git LFS pointer, and for tensors that the index lists and no file holds.
@@ -117,7 +115,7 @@ def read_tensors(folder: Path, name: str, *, takes_mlx: bool = False) -> dict[st
 
 
 def read_embeddings(folder: Path, name: str) -> torch.Tensor:
-    """The input embeddings [vocabulary, D] of a model, in their dtype, mapped from its weight files.
+    """Return the input embeddings [vocabulary, D] of a model, in their dtype, mapped from its weight files.
 
     Raises as `read_tensors`, and ModelError for a model without such a table.
     """
@@ -186,7 +184,8 @@ def _sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list
 
 
 def _shape_of(tensors: Mapping[str, TensorInfo], ending: str, axes: int) -> tuple[int | None, ...]:
-    """The shape of the tensor whose name has this ending; None for each axis if no tensor has it in this form."""
+    """Return the shape of the tensor whose name has this ending; None for each axis if no tensor has it in this
+    form."""
     shapes = (
         tensor.shape
         for key, tensor in tensors.items()

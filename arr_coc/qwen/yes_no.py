@@ -67,7 +67,7 @@ class YesNoTokens:
 @dataclass(frozen=True, slots=True)
 class YesNoScore:
     """Score of a yes/no question. `yes`: calibrated probability of yes, given that the answer is yes or no. `mass`:
-    total probability of the two; small if the question is no yes/no question. Both in [0, 1]. `raw_log_odds`: the
+    total probability of the two; small if it is not a yes/no question. Both in [0, 1]. `raw_log_odds`: the
     model's log odds of yes, uncalibrated."""
 
     yes: float

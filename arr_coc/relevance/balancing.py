@@ -162,10 +162,12 @@ class RelevanceRealiser(nn.Module):
             picture_scores = self.score_picture(texture)
         scores = torch.cat([picture_scores, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
-        if prior is None:
+        # Doubt that what stands out is what is asked for, [B]; learned parts that read the question know better.
+        hears = self.participation.asked is not None and not (query is None and query_weights is None)
+        if prior is None or hears:
             doubt = None
         else:
-            doubt = self._doubt(picture_scores[:, 1], prior, query, query_weights)
+            doubt = contradiction(picture_scores[:, 1], prior)
         if doubt is not None:
             weights = weights * torch.stack([torch.ones_like(doubt), 1 - doubt, torch.ones_like(doubt)], dim=1)
         relevance = self.balance(scores, weights)
@@ -177,20 +179,9 @@ class RelevanceRealiser(nn.Module):
         return RelevanceMaps(relevance, scores, weights)
 
     def balance(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Mean of the maps [B, 3, gh, gw] by their weights [B, 3]: [B, gh, gw] in [0, 1], 0 if no weight is above 0."""
+        """Return the mean of the maps [B, 3, gh, gw] by their weights [B, 3]: [B, gh, gw] in [0, 1], 0 if no weight is
+        above 0."""
         return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
-
-    def _doubt(
-        self,
-        saliency: torch.Tensor,
-        prior: torch.Tensor,
-        query: torch.Tensor | None,
-        query_weights: QueryWeights | None,
-    ) -> torch.Tensor | None:
-        """Doubt that what stands out is what is asked for, [B]; None if learned parts read the question, which is
-        better evidence."""
-        hears = self.participation.asked is not None and not (query is None and query_weights is None)
-        return None if hears else contradiction(saliency, prior)
 
 
 def _non_finite_message(

@@ -199,7 +199,8 @@ def follows(realiser: RelevanceRealiser) -> bool:
 
 
 def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
-    """The weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without one."""
+    """Return the weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without
+    one."""
     perspective = realiser.perspective
     query_scorer = realiser.participation.asked
     first = [_first_layer(perspective.wide)]
@@ -227,7 +228,8 @@ def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
 
 
 def _first_layer(layer: nn.Conv2d) -> torch.Tensor:
-    """A first layer's weights by input, neighbour and output [14, 9, 32]: 0 for entropy if it does not see that."""
+    """Return a first layer's weights by input, neighbour and output [14, 9, 32]: 0 for entropy if it does not see
+    that."""
     weight = layer.weight.detach().flatten(2).permute(1, 2, 0)
     if len(weight) > CORE:
         return weight
@@ -365,7 +367,7 @@ class CachedRelevance:
     def _compute_compiled(
         self, kernel: ctypes.CDLL, texture: TextureArray, prior: torch.Tensor | None, *, same_picture: bool
     ) -> RelevanceMaps | None:
-        """The same by the compiled kernel; None if a value is not finite."""
+        """Return the same by the compiled kernel; None if a value is not finite."""
         rows, cols = texture.entropy.shape
         scores = self._compiled
         if scores is None or scores.shape != (rows, cols) or scores.is_outdated:

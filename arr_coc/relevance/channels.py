@@ -143,8 +143,8 @@ class CompiledChannels:
         self._picture.diagonal = scales.diagonal
 
     def update(self, levels: Sequence[npt.NDArray[np.uint8]], stale: npt.NDArray[np.bool_]) -> Maps:
-        """The channels of a picture, and behind them its entropy: float32 [14, gh, gw]; from its `KERNEL_LEVELS`, which
-        differ from the picture before on the tiles `stale` bool [gh, gw]."""
+        """Return the channels of a picture, and behind them its entropy: float32 [14, gh, gw]; from its
+        `KERNEL_LEVELS`, which differ from the picture before on the tiles `stale` bool [gh, gw]."""
         keep = [np.ascontiguousarray(level) for level in levels]
         keep.append(np.ascontiguousarray(stale))
         for name, array in zip(("level1", "level2", "level4", "level5", "stale"), keep, strict=True):
@@ -233,14 +233,14 @@ def centre_surround(fine: Image, coarse: Image) -> Maps:
 
 
 def _extreme(image: Maps, pick: np.ufunc) -> Maps:
-    """The largest or smallest of 2×2 texels: [2·gh, 2·gw, 3] → [gh, gw, 3]."""
+    """Return the largest or smallest of 2×2 texels: [2·gh, 2·gw, 3] → [gh, gw, 3]."""
     rows = pick(image[0::2], image[1::2])
     return pick(rows[:, 0::2], rows[:, 1::2])
 
 
 def cluster_distance(coarse: Image) -> Maps:
-    """Distance of each tile's colour to the nearest of the frame's four colour clusters, divided by the cube's
-    diagonal.
+    """Return the distance of each tile's colour to the nearest of the frame's four colour clusters, divided by the
+    cube's diagonal.
 
     k-means over level 5 (`coarse` uint8 [gh, gw, 3]) from a fixed start in a fixed number of steps; a cluster that
     has no members keeps its centre. Returns float32 [gh, gw] in [0, 1].
@@ -259,7 +259,8 @@ def cluster_distance(coarse: Image) -> Maps:
 
 
 def _nearness(points: npt.NDArray[np.float64], centres: Maps) -> npt.NDArray[np.float64]:
-    """Each point's own square less its squared distance to each centre: [clusters, points], of points [3, points].
+    """Return each point's own square less its squared distance to each centre: [clusters, points], of points [3,
+    points].
 
     Products are exact, and added in this order wherever it is computed: equally near stays so.
     """
@@ -358,7 +359,8 @@ class TextureArrayCache:
         return latest
 
     def compiled_array(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> TextureArray | None:
-        """The texture array of `core13` by the compiled kernel, of which `stale` is made again; None without it."""
+        """Return the texture array of `core13` by the compiled kernel, of which `stale` is made again; None without
+        it."""
         kernel = self._kernel
         channels = self._compiled
         if kernel is None:
@@ -384,7 +386,7 @@ class TextureArrayCache:
 
 
 def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayCache | None = None) -> TextureArray:
-    """The texture array of the frame in `view`, on the CPU; see the module's table.
+    """Return the texture array of the frame in `view`, on the CPU; see the module's table.
 
     With a `cache`, tile-local channels are computed only if the tile's version moved (edges: and its eight
     neighbours), and the result is the same bit for bit; a texture that did not change gives the same object.
@@ -431,7 +433,7 @@ def load_profile(profile: str) -> None:
 
 
 def device_texture_array(view: MipLevels, profile: str, cache: TextureArrayCache) -> TextureArray:
-    """The texture array on the device of a view that computes it there; of any other view, as `texture_array`.
+    """Return the texture array on the device of a view that computes it there; of any other view, as `texture_array`.
 
     Devices round differently, so what is allocated from it is not the same on every backend.
     """
@@ -450,7 +452,7 @@ def device_texture_array(view: MipLevels, profile: str, cache: TextureArrayCache
 
 
 def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray:
-    """The texture array of plain pictures: the same channels, batched.
+    """Return the texture array of plain pictures: the same channels, batched.
 
     `images` [B, 3, H, W], uint8 or floating in [0, 1] (rounded to 8 bits), padded by edge replication to multiples
     of 32. Returns channels [B, C, gh, gw] and entropy [B, gh, gw] on the images' device.

@@ -91,7 +91,8 @@ def tile_means(image: torch.Tensor) -> torch.Tensor:
 
 
 def text_likeness(luma: torch.Tensor) -> torch.Tensor:
-    """Share of each tile in thin bright and dark strokes that take turns along its rows: float32 [B, h, w] in [0, 1].
+    """Return the share of each tile in thin bright and dark strokes that take turns along its rows: float32 [B, h, w]
+    in [0, 1].
 
     A stroke lies between two opposite steps of luma that are at most 10 px apart (the stroke width of Epshtein, Ofek
     and Wexler, 2010). Letters have bright and dark strokes in like number, an edge or a wire has one of them at most:
@@ -111,19 +112,19 @@ def text_likeness(luma: torch.Tensor) -> torch.Tensor:
 
 
 def _row_bits(texels: torch.Tensor) -> torch.Tensor:
-    """Each tile's rows of sixteen texels bool [B, 16h, 16w] as bits of a number: int32 [B, 16h, w]."""
+    """Return each tile's rows of sixteen texels bool [B, 16h, 16w] as bits of a number: int32 [B, 16h, w]."""
     powers = torch.tensor([float(1 << bit) for bit in range(LUMA_SIDE)], device=texels.device)
     return (texels.unflatten(2, (-1, LUMA_SIDE)).float() @ powers).int()
 
 
 @cache
 def _bit_counts(device: torch.device) -> torch.Tensor:
-    """Number of bits set in every number of sixteen bits: float32 [65536]."""
+    """Return the number of bits set in every number of sixteen bits: float32 [65536]."""
     return torch.tensor([float(bits.bit_count()) for bits in range(1 << LUMA_SIDE)], device=device)
 
 
 def _strokes(opening: torch.Tensor, closing: torch.Tensor) -> torch.Tensor:
-    """The texels from an opening step to a closing one within reach, inside a tile's row, as bits."""
+    """Return the texels from an opening step to a closing one within reach, inside a tile's row, as bits."""
     strokes = torch.zeros_like(opening)
     for width in range(1, 5 + 1):  # widest stroke, in texels of level 1: 10 px
         starts = opening & (closing >> width)
@@ -133,7 +134,8 @@ def _strokes(opening: torch.Tensor, closing: torch.Tensor) -> torch.Tensor:
 
 
 def edge_distance(edges: torch.Tensor) -> torch.Tensor:
-    """Mean distance of each tile's blocks to the nearest block with an edge, 64 px and more being 1: [B, h, w].
+    """Return the mean distance of each tile's blocks to the nearest block with an edge, 64 px and more being 1: [B, h,
+    w].
 
     `edges` bool [B, 4h, 4w]. The exact Euclidean distance between block centres, by columns and then rows (Felzenszwalb
     and Huttenlocher, 2012).
@@ -204,7 +206,7 @@ def _nearest(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
 
 
 def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
-    """Share of the four neighbours inside the frame whose label [B, h, w] is another."""
+    """Return the share of the four neighbours inside the frame whose label [B, h, w] is another."""
     other = torch.zeros(labels.shape, device=labels.device)
     neighbours = torch.zeros(labels.shape, device=labels.device)
     for axis in (1, 2):
@@ -217,8 +219,8 @@ def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
 
 
 def picture_channels(core: torch.Tensor, detail: LumaDetail) -> torch.Tensor:
-    """The forty channels [40, gh, gw] of a picture of which nothing earlier is known, from its `core13` [13, gh, gw]
-    and the detail of its luma, a batch of one."""
+    """Return the forty channels [40, gh, gw] of a picture without earlier frames, from its `core13` [13, gh, gw] and
+    the detail of its luma, a batch of one."""
     colours = core[None, RGB]
     magnitude = core[EDGES][2:]
     unknown = torch.zeros_like(core[:1])

@@ -51,7 +51,7 @@ class FrameHistory:
     question: Map | None = None
 
     def channels(self, shape: tuple[int, int]) -> Map:
-        """The forty channels of a grid, as far as they are of the past: float32 [40, gh, gw], all others 0.
+        """Return the forty channels of a grid, as far as they are of the past: float32 [40, gh, gw], all others 0.
 
         Raises ShapeError for maps of another grid.
         """
@@ -72,12 +72,16 @@ class FrameHistory:
             channels[ATTENTION] = self.attention
         if self.embedding is not None:
             channels[EMBEDDING] = self.embedding
-            channels[QUESTION] = _cosine(self.embedding, self.question)
+            channels[QUESTION] = 0
+            if self.question is not None:  # cosine of embedding and question
+                lengths = np.linalg.norm(self.embedding, axis=0) * np.linalg.norm(self.question)
+                channels[QUESTION] = np.tensordot(self.question, self.embedding, axes=1) / np.maximum(lengths, 1e-6)
         return channels
 
 
 def eccentricity(relevance: Map) -> Map:
-    """Distance of each tile to the most relevant one, by the grid's diagonal: [gh, gw]; 0 for an even map."""
+    """Return the distance of each tile to the most relevant one, by the grid's diagonal: [gh, gw]; 0 for an even
+    map."""
     rows, cols = relevance.shape
     if relevance.min() == relevance.max():
         return np.zeros_like(relevance)
@@ -87,15 +91,8 @@ def eccentricity(relevance: Map) -> Map:
     return (np.hypot(down[:, None], right) / max(1.0, float(np.hypot(rows - 1, cols - 1)))).astype(np.float32)
 
 
-def _cosine(embedding: Map, question: Map | None) -> Map | float:
-    if question is None:
-        return 0.0
-    lengths = np.linalg.norm(embedding, axis=0) * np.linalg.norm(question)
-    return np.tensordot(question, embedding, axes=1) / np.maximum(lengths, 1e-6)
-
-
 def with_history(texture: TextureArray, history: FrameHistory | None) -> TextureArray:
-    """The texture array with the channels of the past filled in; `texture` itself for profiles that have none.
+    """Return the texture array with the channels of the past filled in; `texture` itself for profiles that have none.
 
     `texture` is one picture's, not batched. Raises ShapeError for a history of another grid.
     """

@@ -15,13 +15,13 @@ VERSION = 4
 
 @cache
 def kernel_path() -> Path:
-    """Path of the compiled kernel, which may not exist."""
+    """Return the path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("scores.abi3.so")
 
 
 @cache
 def load_kernel(path: Path) -> ctypes.CDLL:
-    """The compiled kernel. Raises as `load_library`."""
+    """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of scores", "scores", VERSION)
     kernel.scores_channels.argtypes = (ctypes.c_void_p,)
     kernel.scores_picture.argtypes = (ctypes.c_void_p,) * 4
@@ -31,5 +31,5 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel, None if the reference is used. Raises as `library_or_none`."""
+    """Return the compiled kernel, None if the reference is used. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())

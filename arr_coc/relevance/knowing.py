@@ -43,12 +43,12 @@ ALONE = 2.5
 
 
 def saliency_channels(channels: int) -> slice:
-    """The centre–surround channels of a profile of `channels` channels: three, or their sum."""
+    """Return the centre–surround channels of a profile of `channels` channels: three, or their sum."""
     return SALIENCY if channels == CORE else FULL_SALIENCY
 
 
 def centre_surround_saliency(channels: torch.Tensor) -> torch.Tensor:
-    """The centre–surround channels of [B, C, gh, gw], added and limited to 1: [B, gh, gw]."""
+    """Return the centre–surround channels of [B, C, gh, gw], added and limited to 1: [B, gh, gw]."""
     return channels[:, saliency_channels(channels.shape[1])].sum(dim=1).clamp(max=1)
 
 
@@ -249,7 +249,7 @@ class QueryCrossAttention(nn.Module):
         return torch.sigmoid(self.out(F.relu(self.around(features) + features)))[:, 0]
 
     def likeness(self, hidden: torch.Tensor, words: WordKeys) -> torch.Tensor:
-        """Tiles [B, W, tiles] compared with words, pooled: [B, heads, tiles]."""
+        """Return the tiles [B, W, tiles] compared with words, pooled: [B, heads, tiles]."""
         scores = torch.baddbmm(words.bias, words.keys, hidden).unflatten(1, (_CROSS_HEADS, -1))
         largest = self.pooling.softmax(dim=1)[:, :1] * scores.amax(dim=2)
         return largest + torch.baddbmm(words.mixed_bias, words.mixed_keys, hidden)
@@ -336,7 +336,7 @@ class ParticipatoryScorer(nn.Module):
         return 2 * trust * torch.log((score + FAINT) / (usual + FAINT))  # twice, for a prior holds square roots
 
     def _recall(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A prior's score and trust [B, gh, gw], and the usual score: the mean [B, 1, 1] of the known ones."""
+        """Return a prior's score and trust [B, gh, gw], and the usual score: the mean [B, 1, 1] of the known ones."""
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]

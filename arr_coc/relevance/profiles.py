@@ -57,7 +57,7 @@ SIGNED_NAMES = frozenset({"gradient across", "gradient down", "resemblance to th
 
 
 def channel_names(profile: str) -> tuple[str, ...]:
-    """Names of a profile's channels, in their order. Raises ProfileError if it does not exist."""
+    """Return the names of a profile's channels, in their order. Raises ProfileError if it does not exist."""
     if channel_count(profile) == CORE:
         return CORE_NAMES
     return FULL_NAMES
@@ -65,7 +65,7 @@ def channel_names(profile: str) -> tuple[str, ...]:
 
 @cache
 def channel_count(profile: str) -> int:
-    """Number of channels of a profile. Raises ProfileError if it does not exist."""
+    """Return the number of channels of a profile. Raises ProfileError if it does not exist."""
     if profile not in PROFILES:
         raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
     return CORE if profile == "core13" else FULL

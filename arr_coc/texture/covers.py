@@ -68,7 +68,7 @@ class CoverTree:
         ]
 
     def put(self, table: npt.NDArray[np.generic]) -> torch.Tensor:
-        """A table of the tree on its device."""
+        """Return a table of the tree on its device."""
         return torch.from_numpy(np.ascontiguousarray(table)).to(self.device)
 
     def pyramid(self, values: torch.Tensor, *, largest: bool = False) -> torch.Tensor:
@@ -76,11 +76,11 @@ class CoverTree:
         return torch.from_numpy(region_pool(self.regions, values.numpy(), np.maximum if largest else np.add))
 
     def means(self, values: torch.Tensor) -> torch.Tensor:
-        """The mean of `values` [gh, gw] over every region: float32 [N]."""
+        """Return the mean of `values` [gh, gw] over every region: float32 [N]."""
         return torch.from_numpy(region_mean(self.regions, values.numpy()))
 
     def shapes(self, split: torch.Tensor) -> torch.Tensor:
-        """The shape of the region that shows each tile: int8 [gh, gw]."""
+        """Return the shape of the region that shows each tile: int8 [gh, gw]."""
         return torch.from_numpy(shape_map(self.regions[self.leaves(split)], self.shape))
 
     def split_worth(self, relevance: torch.Tensor, previous: torch.Tensor | None, stickiness: float) -> torch.Tensor:
@@ -103,20 +103,20 @@ class CoverTree:
         return self.priorities(worth)
 
     def priorities(self, worth: torch.Tensor) -> torch.Tensor:
-        """The worth [inner] of splitting each region for as many tokens as a square takes, no child's more than its
-        parent's; from the worth of its tiles."""
+        """Return the worth [inner] of splitting each region for as many tokens as a square takes, no child's more than
+        its parent's; from the worth of its tiles."""
         return worth
 
     def root(self) -> torch.Tensor:
-        """The coarsest cover: nothing split. bool [inner]."""
+        """Return the coarsest cover: nothing split. bool [inner]."""
         return torch.zeros(self.inner, dtype=torch.bool, device=self.device)
 
     def tokens(self, split: torch.Tensor) -> int:
-        """Number of regions of the cover."""
+        """Return the number of regions of the cover."""
         return self.roots + int(self._costs[split].sum())
 
     def refine(self, split: torch.Tensor, worth: torch.Tensor, budget: int) -> torch.Tensor:
-        """The cover after splitting further, in order of worth, within a budget.
+        """Return the cover after splitting further, in order of worth, within a budget.
 
         At most two tokens of the budget stay unspent, unless every region is already a tile.
 
@@ -144,7 +144,7 @@ class CoverTree:
         return leaves.index_select(0, self.by_place)  # a third of the time of an index in brackets, here and elsewhere
 
     def leaves(self, split: torch.Tensor) -> Ints:
-        """Indices of the cover's regions, in token order, in host memory: int64 [K]."""
+        """Return the indices of the cover's regions, in token order, in host memory: int64 [K]."""
         return self.by_place[self.are_leaves(split)].numpy()
 
 
@@ -196,8 +196,8 @@ class QuadTree(CoverTree):
 
 
 def pyramid_means(values: torch.Tensor, top: int) -> list[torch.Tensor]:
-    """The means of `values` [gh, gw] over the squares of levels 0…`top`, on any device: float32, as `level_shape`. They
-    are added up as `region_mean` does, rows first, which gives the same bits."""
+    """Return the means of `values` [gh, gw] over the squares of levels 0…`top`, on any device: float32, as
+    `level_shape`. They are added up as `region_mean` does, rows first, which gives the same bits."""
     down = [values[None]]
     for _ in range(top):
         down.append(_paired(down[-1], 0))
@@ -212,25 +212,25 @@ def pyramid_means(values: torch.Tensor, top: int) -> list[torch.Tensor]:
 
 @lru_cache(maxsize=64)
 def _level_tiles(shape: tuple[int, int], level: int, device: torch.device) -> torch.Tensor:
-    """Number of tiles of each square of a level: float32, as `level_shape`."""
+    """Return the number of tiles of each square of a level: float32, as `level_shape`."""
     rows, cols = (np.minimum(tiles - (np.arange(-(-tiles >> level)) << level), 1 << level) for tiles in shape)
     return torch.from_numpy(np.outer(rows, cols).astype(np.float32)).to(device)
 
 
 def _paired(values: torch.Tensor, axis: int) -> torch.Tensor:
-    """Each two neighbours along an axis of [1, rows, cols] added; of an odd number, the last one by itself."""
+    """Return each two neighbours along an axis of [1, rows, cols] added; of an odd number, the last one by itself."""
     sides = (2, 1) if axis == 0 else (1, 2)
     return avg_pool2d(values, sides, ceil_mode=True, divisor_override=1)
 
 
 @lru_cache(maxsize=64)
 def quadtree(shape: tuple[int, int], top: int, device: torch.device = CPU) -> QuadTree:
-    """The quadtree of a grid on a device, made once."""
+    """Return the quadtree of a grid on a device, made once."""
     return QuadTree(shape, top, device)
 
 
 def top_level(shape: tuple[int, int], budget: int) -> int:
-    """The coarsest level of a cover: the smallest that takes at most half of `budget` tokens.
+    """Return the coarsest level of a cover: the smallest that takes at most half of `budget` tokens.
 
     If none does: the smallest whose cover the budget pays at all, else the coarsest there is.
     """
@@ -247,7 +247,7 @@ EQUAL = 1e-4
 def fixation_cover(
     shape: tuple[int, int], tokens: int, fixation: tuple[float, float]
 ) -> tuple[npt.NDArray[np.int64], float]:
-    """The cover of a grid in at most `tokens` regions whose level grows as log2((e + e0)/e0).
+    """Return the cover of a grid in at most `tokens` regions whose level grows as log2((e + e0)/e0).
 
     That is cortical magnification M(e) = M0/(e + e0) (Daniel and Whitteridge, 1961) turned into mipmap levels.
     e is the distance from the fixation to the nearest point of a region, in frame widths. A region is split while its
@@ -275,7 +275,7 @@ def magnified_cover(
     e0: float,
     M0: float = math.inf,  # noqa: N803
 ) -> tuple[npt.NDArray[np.int64], float]:
-    """The cover whose level grows as log2((e + e0)/M0): a pixel shows M(e) = M0/(e + e0) texels.
+    """Return the cover whose level grows as log2((e + e0)/M0): a pixel shows M(e) = M0/(e + e0) texels.
 
     That is the form in which human cortical magnification is given (Horton and Hoyt, 1991: 17.3 mm/(e + 0.75°)). A
     region is split from M0 = (e + e0)/2^level on.
@@ -308,7 +308,7 @@ def _last_paid(tree: CoverTree, split: torch.Tensor, worth: Map) -> float:
 
 
 def nearest_regions(tree: QuadTree, fixation: tuple[float, float], count: int) -> npt.NDArray[np.int64]:
-    """The regions of a tree's coarsest level that lie nearest to the fixation, in token order: int64 [count, 3].
+    """Return the regions of a tree's coarsest level that lie nearest to the fixation, in token order: int64 [count, 3].
 
     Args:
         tree: The quadtree of the grid.
@@ -325,7 +325,7 @@ def fixation_worth(tree: QuadTree, fixation: tuple[float, float]) -> Map:
 
 
 def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | None = None) -> npt.NDArray[np.float64]:
-    """Distance in frame widths from the fixation to the nearest point of regions: float64 [count].
+    """Return the distance in frame widths from the fixation to the nearest point of regions: float64 [count].
 
     Args:
         tree: The quadtree of the grid.

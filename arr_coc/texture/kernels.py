@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.CDLL:
-    """The library of a compiled kernel.
+    """Return the library of a compiled kernel.
 
     Args:
         path: File of the library.
@@ -91,17 +91,13 @@ def _library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path, setting: s
     except BackendMissing as error:
         if setting:
             raise
-        _warn_once(str(error))
+        if not _reported:  # once is enough
+            _reported.append(str(error))
+            log.warning("without its compiled kernels, a frame takes up to four times as long: %s", error)
         return None
 
 
 _reported: list[str] = []
-
-
-def _warn_once(problem: str) -> None:
-    if not _reported:
-        _reported.append(problem)
-        log.warning("without its compiled kernels, a frame takes up to four times as long: %s", problem)
 
 
 ARRAYS_MAX = 16
@@ -119,7 +115,7 @@ class ArrayPool:
         self._addresses: dict[int, int] = {}
 
     def take(self, shape: tuple[int, ...], dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """An array whose content is of no use any more."""
+        """Return an array whose contents are no longer needed."""
         arrays = self._arrays.get((shape, dtype))
         if arrays is None:
             arrays = self._arrays[shape, dtype] = []
@@ -134,7 +130,7 @@ class ArrayPool:
         return array
 
     def copy(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A copy of an array among the pool's own."""
+        """Return a copy of an array among the pool's own."""
         duplicate = self.take(array.shape, array.dtype.type)
         np.copyto(duplicate, array)
         return duplicate

@@ -14,7 +14,8 @@ Rectangle = tuple[int, int, int, int]
 
 
 def tile_view(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
-    """A view of the whole tiles of an array, in which an element is a row of a tile, so that it is copied at once.
+    """Return a view of the whole tiles of an array, in which an element is a row of a tile, so that it is copied at
+    once.
 
     Args:
         array: [H, W] or [H, W, 3].

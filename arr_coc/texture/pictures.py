@@ -21,14 +21,13 @@ def check_finite(tensor: torch.Tensor, name: str) -> None:
         raise NonFiniteError(f"{name} holds NaN or Inf")
 
 
-def as_stack(image: object, name: str = "a picture") -> torch.Tensor | npt.NDArray[Any]:
-    """A tensor or array as it is; a Pillow image or a file's path as uint8 [H, W, 3]. Raises ShapeError for others."""
+def as_stack(image: object) -> torch.Tensor | npt.NDArray[Any]:
+    """Return a tensor or array as it is; a Pillow image or a file's path as uint8 [H, W, 3]. Raises ShapeError for
+    others."""
     if isinstance(image, (torch.Tensor, np.ndarray)):
         return image
     if isinstance(image, (list, tuple)):
-        raise ShapeError(f"{name} is one array or tensor, got a {type(image).__name__}; stack pictures of one size")
-    pass  # Pillow takes time to import
-
+        raise ShapeError(f"a picture is one array or tensor, got a {type(image).__name__}; stack pictures of one size")
     return to_rgb(image)
 
 
@@ -51,7 +50,8 @@ def check_images(image: torch.Tensor) -> None:
 
 
 def check_tokens(budget: object, tiles: int) -> int:
-    """A budget of tokens, clamped to the number of tiles. Raises BudgetError for anything but a whole number ≥ 1."""
+    """Return a budget of tokens, clamped to the number of tiles. Raises BudgetError for anything but a whole number ≥
+    1."""
     if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
         raise BudgetError(f"a token budget is a whole number of at least 1, got {budget!r}")
     return min(int(budget), tiles)
@@ -104,17 +104,15 @@ def to_rgb(picture: object) -> Rgb:
     if isinstance(picture, torch.Tensor):
         picture = _of_tensor(picture)
     if not isinstance(picture, np.ndarray):
+        kind = "None" if picture is None else type(picture).__name__
         raise ShapeError(
-            f"a picture is a path, a Pillow image, a NumPy array or a torch tensor, got {_kind(picture)}; "
+            f"a picture is a path, a Pillow image, a NumPy array or a torch tensor, got {kind}; "
             "open or convert it first"
         )
-    return np.ascontiguousarray(_coloured(_eight_bits(_channels_last(picture))))
-
-
-def _kind(picture: object) -> str:
-    if picture is None:
-        return "None"
-    return type(picture).__name__
+    pixels = _eight_bits(_channels_last(picture))
+    if pixels.shape[2] == 1:  # grey
+        pixels = np.repeat(pixels, 3, axis=2)
+    return np.ascontiguousarray(pixels[..., :3])
 
 
 def _from_pillow(image: Image.Image) -> Rgb:
@@ -185,10 +183,3 @@ def _eight_bits(picture: npt.NDArray[Any]) -> Rgb:
             "or to uint16 for 16 bits"
         )
     return picture.astype(np.uint8)
-
-
-def _coloured(picture: Rgb) -> Rgb:
-    """RGB of grey, RGB or RGB with alpha."""
-    if picture.shape[2] == 1:
-        return np.repeat(picture, 3, axis=2)
-    return picture[..., :3]

@@ -25,7 +25,7 @@ TILE_SAMPLES = 16
 
 
 def box_polygon(box: tuple[float, float, float, float]) -> Polygon:
-    """The corners of a box (left, top, right, bottom)."""
+    """Return the corners of a box (left, top, right, bottom)."""
     left, top, right, bottom = box
     return (left, top), (right, top), (right, bottom), (left, bottom)
 

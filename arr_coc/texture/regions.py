@@ -72,19 +72,19 @@ def _scales_on(device: torch.device) -> torch.Tensor:
 
 
 def region_sides(regions: Array) -> Array:
-    """Rows and columns, in tiles, of regions int [..., 3]: int64 [..., 2]."""
+    """Return the rows and columns, in tiles, of regions int [..., 3]: int64 [..., 2]."""
     scales = region_scales(regions)
     return 1 << scales
 
 
 def first_tiles(regions: Array) -> Array:
-    """The top left tile (row, col) of regions int [..., 3]: int64 [..., 2]."""
+    """Return the top left tile (row, col) of regions int [..., 3]: int64 [..., 2]."""
     places = regions[..., 1:]
     return places * region_sides(regions)
 
 
 def tile_boxes(regions: Regions, shape: tuple[int, int]) -> Ints:
-    """The tiles of regions [K, 3] on a grid of `shape`: int64 [K, 4] (top, left, bottom, right), half-open."""
+    """Return the tiles of regions [K, 3] on a grid of `shape`: int64 [K, 4] (top, left, bottom, right), half-open."""
     first = first_tiles(regions)
     return np.concatenate([first, np.minimum(first + region_sides(regions), shape)], axis=1)
 
@@ -97,13 +97,13 @@ def exist_on(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
 
 
 def shape_grid(shape: tuple[int, int], code: int) -> tuple[int, int]:
-    """Rows and columns of the grid of regions of one shape over a tile grid of `shape`."""
+    """Return the rows and columns of the grid of regions of one shape over a tile grid of `shape`."""
     rows, cols = REGION_SHAPES[code]
     return -(-shape[0] >> rows), -(-shape[1] >> cols)
 
 
 def level_shape(shape: tuple[int, int], level: int) -> tuple[int, int]:
-    """Rows and columns of the grid of squares of one level over a tile grid of `shape`."""
+    """Return the rows and columns of the grid of squares of one level over a tile grid of `shape`."""
     return -(-shape[0] >> level), -(-shape[1] >> level)
 
 
@@ -114,7 +114,7 @@ def level_count(shape: tuple[int, int], level: int) -> int:
 
 
 def _paired(values: npt.NDArray[Any], axis: int, combine: np.ufunc) -> npt.NDArray[Any]:
-    """Each two neighbours along an axis combined; of an odd number, the last one by itself."""
+    """Return each two neighbours along an axis combined; of an odd number, the last one by itself."""
     first = (slice(None),) * axis + (slice(0, None, 2),)
     second = (slice(None),) * axis + (slice(1, None, 2),)
     pairs = values[first].copy()
@@ -124,7 +124,7 @@ def _paired(values: npt.NDArray[Any], axis: int, combine: np.ufunc) -> npt.NDArr
 
 
 def shape_pool(values: npt.NDArray[Any], code: int, combine: np.ufunc = np.add) -> npt.NDArray[Any]:
-    """Values of tiles combined over every region of one shape: [rows, cols] of `shape_grid`.
+    """Return the values of tiles combined over every region of one shape: [rows, cols] of `shape_grid`.
 
     Args:
         values: [gh, gw].
@@ -138,7 +138,7 @@ def shape_pool(values: npt.NDArray[Any], code: int, combine: np.ufunc = np.add) 
 
 
 def spread(coarse: npt.NDArray[Any], code: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    """The value of each region of one shape, given to all of its tiles: [gh, gw].
+    """Return the value of each region of one shape, given to all of its tiles: [gh, gw].
 
     Args:
         coarse: A value for each region, [rows, cols] of `shape_grid`.
@@ -160,7 +160,7 @@ def tile_counts(regions: Regions, shape: tuple[int, int]) -> Ints:
 
 
 def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], empty: float) -> npt.NDArray[Any]:
-    """A map of regions' values, each on all tiles of its region: [gh, gw]. Finer regions lie over coarser ones.
+    """Return a map of regions' values, each on all tiles of its region: [gh, gw]. Finer regions lie over coarser ones.
 
     Args:
         regions: [K, 3] (shape, row, col).
@@ -181,7 +181,7 @@ def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], em
 
 
 def region_pool(regions: Regions, values: npt.NDArray[Any], combine: np.ufunc = np.add) -> npt.NDArray[Any]:
-    """Values of tiles combined over each region's tiles: [K], of their dtype.
+    """Return the values of tiles combined over each region's tiles: [K], of their dtype.
 
     Args:
         regions: [K, 3] (shape, row, col).
@@ -196,18 +196,18 @@ def region_pool(regions: Regions, values: npt.NDArray[Any], combine: np.ufunc = 
 
 
 def region_mean(regions: Regions, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The mean of `values` [gh, gw] over each region's tiles: float32 [K]."""
+    """Return the mean of `values` [gh, gw] over each region's tiles: float32 [K]."""
     tiles = tile_counts(regions, (values.shape[0], values.shape[1]))
     return np.asarray(region_pool(regions, values) / tiles, np.float32)
 
 
 def shape_map(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
-    """The shape (its code) of the region that shows each tile, `ABSENT` if none does: int8 [gh, gw]."""
+    """Return the shape (its code) of the region that shows each tile, `ABSENT` if none does: int8 [gh, gw]."""
     return paint(regions, regions[:, 0].astype(np.int8), shape, ABSENT)
 
 
 def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int64]:
-    """The cover of a tile grid by one level, the finest that takes at most `tokens` regions: int64 [K, 3].
+    """Return the cover of a tile grid by one level, the finest that takes at most `tokens` regions: int64 [K, 3].
 
     In token order; none, [0, 3], if even the coarsest level takes more.
     """
@@ -220,7 +220,7 @@ def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int6
 
 
 def smooth_map(values: npt.NDArray[np.float32], level: int, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """The map [gh, gw] of values of the regions that cover a tile grid by one level.
+    """Return the map [gh, gw] of values of the regions that cover a tile grid by one level.
 
     Bilinear between the regions' middles, so that what lies at a region's edge has a share of its neighbour's value.
 

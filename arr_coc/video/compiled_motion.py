@@ -80,13 +80,13 @@ class KernelFrame(ctypes.Structure):
 
 
 def kernel_path() -> Path:
-    """Path of the compiled kernel, which may not exist."""
+    """Return the path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("motion_kernel.abi3.so")
 
 
 @cache
 def load_kernel(path: Path) -> ctypes.CDLL:
-    """The compiled kernel. Raises as `load_library`."""
+    """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of motion", "motion", VERSION)
     pointer = ctypes.c_void_p
     number = ctypes.c_int32
@@ -103,12 +103,12 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel, None if the reference is used. Raises as `library_or_none`."""
+    """Return the compiled kernel, None if the reference is used. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
 
 
 def motion_estimator(grid: TileGrid, layout: Layout, masked: Mask | None = None) -> TileMotionEstimator:
-    """An estimator for frames of one grid and layout, of which tiles are `masked`. Raises what `kernel_or_none`
+    """Return an estimator for frames of one grid and layout, of which tiles are `masked`. Raises what `kernel_or_none`
     raises."""
     kernel = kernel_or_none()
     if kernel is None:
@@ -185,7 +185,7 @@ class CompiledMotion(TileMotionEstimator):
         return True
 
     def _moved(self, box: Box) -> Luma:
-        """A box of the old picture, moved as the kernel guesses."""
+        """Return a box of the old picture, moved as the kernel guesses."""
         rows, cols = texels_in(box, self.texels)
         texels = np.empty((rows.stop - rows.start, cols.stop - cols.start), np.uint8)
         self._kernel.motion_moved(self._motion, rows.start, cols.start, *texels.shape, texels.ctypes.data)
@@ -193,7 +193,7 @@ class CompiledMotion(TileMotionEstimator):
 
 
 def _rows(planes: FramePlanes) -> Luma:
-    """The first plane, its samples next to each other."""
+    """Return the first plane, its samples next to each other."""
     plane = planes.planes[0]
     if plane[0].flags.c_contiguous:
         return plane

@@ -172,7 +172,7 @@ class SceneCutDetector:
         self._unrest = 0.0
 
     def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
-        """The verdict on a frame that stands out, from the dearer signals."""
+        """Return the verdict on a frame that stands out, from the dearer signals."""
         old = before.downscaled
         new = after.downscaled
         by_glance = verdict.replaced >= REPLACED
@@ -191,7 +191,7 @@ class SceneCutDetector:
         return replace(verdict, is_cut=is_cut, score=score, match_share=match.match_share, textured=match.textured)
 
     def _was_there(self, after: Thumbnail, by_glance: bool) -> bool:
-        """True if the picture was there a few frames ago."""
+        """Return True if the picture was there a few frames ago."""
         return any(
             _is_alike(picture, after) if by_glance else in_place_match_share(picture, after) >= FOUND
             for _, picture in self._history
@@ -199,7 +199,8 @@ class SceneCutDetector:
 
 
 def _is_unknown(match: BlockMatch, downscaled: SmallPicture) -> bool:
-    """True if a picture with detail follows another one and shares none of it, though light explains the glance."""
+    """Return True if a picture with detail follows another one and shares none of it, though light explains the
+    glance."""
     # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
     # could be found, a dark one little
     if match.match_share > NOT_FOUND or match.textured < 0.06:
@@ -208,7 +209,7 @@ def _is_unknown(match: BlockMatch, downscaled: SmallPicture) -> bool:
 
 
 def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutVerdict, match: BlockMatch) -> bool:
-    """True if two plain pictures differ in hue throughout, and hold their few things in other places."""
+    """Return True if two plain pictures differ in hue throughout, and hold their few things in other places."""
     if match.textured >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
         return False
     return _displaced(old[0], new[0]) >= DISPLACED
@@ -231,7 +232,7 @@ def _departure(old: SmallPicture, new: SmallPicture) -> float:
 
 
 def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recoloured: float) -> bool:
-    """True if two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
+    """Return True if two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
     # Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
     # pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
     # middle.
@@ -281,8 +282,8 @@ def _detail(luma: SmallPicture) -> Floats:
 
 
 def _replaced_share(old: SmallPicture, new: SmallPicture) -> float:
-    """Share of texels whose chroma, or whose luma after the gain and offset that fit most texels best, differs
-    clearly."""
+    """Return the share of texels whose chroma, or whose luma after the gain and offset that fit most texels best,
+    differs clearly."""
     before = old[0].ravel().astype(np.float32)
     after = new[0].ravel().astype(np.float32)
     fits = np.ones(before.size, bool)
@@ -295,7 +296,8 @@ def _replaced_share(old: SmallPicture, new: SmallPicture) -> float:
 
 
 def _recoloured_share(old: SmallPicture, new: SmallPicture) -> float:
-    """Share of texels whose chroma is not that of before, made stronger (at most twice) or fainter, as light does."""
+    """Return the share of texels whose chroma is not that of before, made stronger (at most twice) or fainter, as light
+    does."""
     before, after = (downscaled[1:].reshape(2, -1).astype(np.float32) - 128 for downscaled in (old, new))
     strength = np.maximum((before * before).sum(axis=0), 1e-6)
     gain = np.clip((before * after).sum(axis=0) / strength, 0, 2)

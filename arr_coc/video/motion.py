@@ -92,7 +92,7 @@ def correlate(first: Floats, second: Floats) -> tuple[float, float, float]:
 
 
 def shift_picture(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice, slice]]:
-    """A moved picture, and the part of it that lies inside.
+    """Return a moved picture, and the part of it that lies inside.
 
     Args:
         picture: float32 [h, w].
@@ -216,7 +216,7 @@ def in_place_match_share(before: Thumbnail, after: Thumbnail) -> float:
 
 
 def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None:
-    """Both luma pictures without the bars that they share, if they are of one size and large enough."""
+    """Return both luma pictures without the bars that they share, if they are of one size and large enough."""
     if before.luma.shape != after.luma.shape:
         return None
     view = without_bars(before.luma, after.luma)
@@ -228,7 +228,7 @@ def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None
 
 
 def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
-    """Blocks that correlate with the same place before."""
+    """Return the blocks that correlate with the same place before."""
     mean_old = block_means(old, PLACE_PX)
     mean_new = block_means(new, PLACE_PX)
     variance_old = block_means(old * old, PLACE_PX) - mean_old * mean_old
@@ -240,7 +240,7 @@ def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
 
 
 def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
-    """The same after one shift of the whole picture, found by phase correlation (Kuglin and Hines, 1975).
+    """Return the same after one shift of the whole picture, found by phase correlation (Kuglin and Hines, 1975).
 
     Nothing if less than half of the picture would be left to compare.
     """
@@ -266,7 +266,8 @@ def _textured_share(detail: Floats) -> float:
 
 
 def _found_anywhere(old: Floats, new: Floats) -> float:
-    """Share of textured blocks that are found somewhere before, and came from there with their neighbours."""
+    """Return the share of textured blocks that are found somewhere before, and came from there with their
+    neighbours."""
     rows, cols = new.shape
     tops = np.linspace(0, rows - BLOCK_PX, BLOCK_ROWS).round().astype(int)
     lefts = np.linspace(0, cols - BLOCK_PX, BLOCK_COLS).round().astype(int)
@@ -287,7 +288,7 @@ def _found_anywhere(old: Floats, new: Floats) -> float:
 
 
 def _with_neighbours(ways: npt.NDArray[np.float64], textured: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Blocks whose way two of their eight neighbours share, or the only one that there is."""
+    """Return the blocks whose way two of their eight neighbours share, or the only one that there is."""
     rows, cols = textured.shape
     mask = np.pad(textured, 1)
     padded = np.pad(ways, ((1, 1), (1, 1), (0, 0)))
@@ -355,7 +356,8 @@ class _FinePair:
     texel_px: int
 
     def match_share(self, target_share: float) -> float:
-        """Share of textured blocks that are found again; stops if `target_share` cannot be reached any more."""
+        """Return the share of textured blocks that are found again; stops if `target_share` cannot be reached any
+        more."""
         matches = textured = 0
         sites = self._sites()
         for index, (top, left) in enumerate(sites):
@@ -379,7 +381,8 @@ class _FinePair:
         return sorted(corners, key=lambda at: math.hypot(at[0] + SITE_PX / 2 - height / 2, at[1] + SITE_PX - width / 2))
 
     def _has_match(self, block: Floats, top: int, left: int) -> bool:
-        """True if the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
+        """Return True if the left half of a block [32, 64] has one clear place near (top, left), and the right one
+        follows."""
         first_row = max(0, top - REACH_PX)
         first_col = max(0, left - REACH_PX)
         rows = top + SITE_PX + REACH_PX - first_row

@@ -74,13 +74,14 @@ def _overlapping(boxes: list[tuple[int, int, int, int]]) -> tuple[int, int] | No
 
 
 def texels_in(box: Box, texels: int) -> Box:
-    """The part of a picture that shows a box of tiles, with `texels` texels each way."""
+    """Return the part of a picture that shows a box of tiles, with `texels` texels each way."""
     rows, cols = (slice(side.start * texels, side.stop * texels) for side in box)
     return rows, cols
 
 
 def one_shift(old: Luma, new: Luma) -> tuple[float, float] | None:
-    """Motion of all of a picture uint8 [h, w] since `old`, in texels down and right; None if it is not clear."""
+    """Return the motion of all of a picture uint8 [h, w] since `old`, in texels down and right; None if it is not
+    clear."""
     half = new.shape[1] // 2, new.shape[0] // 2
     before, after = (cv2.resize(luma, half, interpolation=cv2.INTER_AREA).astype(np.float32) for luma in (old, new))
     dy, dx, _ = correlate(before, after)
@@ -114,7 +115,7 @@ class FlowSearch:
             dx_px[box][row, col] += rest_dx
 
     def _backward(self, new: Luma, base: Luma) -> Floats:
-        """The earlier place of each texel of a picture in `base`: float32 [h, w, 2] (across, down)."""
+        """Return the earlier place of each texel of a picture in `base`: float32 [h, w, 2] (across, down)."""
         rows, cols = base.shape
         edges = 0, max(0, FLOW_TEXELS - rows), 0, max(0, FLOW_TEXELS - cols)
         if any(edges):

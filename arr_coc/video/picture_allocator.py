@@ -29,7 +29,6 @@ from arr_coc.types import (
     FramePlanes,
     FrameStamp,
     QueryEmbedding,
-    TileGrid,
     TokenPacket,
 )
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdate, TextureUpdater
@@ -160,7 +159,10 @@ class PictureAllocator:
         except BudgetError:
             raise
         except Exception as error:
-            return self._whole(image, grid, stamp, error)
+            self.fallbacks += 1
+            log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
+            self.relevance = np.ones(grid.shape, np.float32)
+            return FramePacket(stamp, grid, grid_regions(grid).numpy().astype(np.int32), self.relevance, image)
         if glance is not None:
             overview = self._frames.glance_packet()
         else:
@@ -174,13 +176,6 @@ class PictureAllocator:
             self.group = [*self.group[: packet.place.frame if packet.place else 0], packet]
             return packet
         return FramePacket(packet.stamp, grid, packet.regions[packet.overview :], self.relevance, image)
-
-    def _whole(self, image: Rgb, grid: TileGrid, stamp: FrameStamp, error: Exception) -> FramePacket:
-        """All tokens of a picture whose allocation failed."""
-        self.fallbacks += 1
-        log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
-        self.relevance = np.ones(grid.shape, np.float32)
-        return FramePacket(stamp, grid, grid_regions(grid).numpy().astype(np.int32), self.relevance, image)
 
     def on_answer(self, feedback: Feedback | None) -> None:
         """The newest picture was answered about; the feedback draws the tokens of the next ones."""

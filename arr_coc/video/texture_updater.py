@@ -123,15 +123,20 @@ class TextureUpdater:
         difference = store.compare(planes)
         if not difference.dirty_share:
             return PendingUpdate(planes, store.format, difference)
-        pending = self._judged(planes, store, difference)
-        if pending.epoch_reason is not None or not self._options.motion:
+        cut, thumbnails = self._cuts.judge(lambda: store.held_planes, planes, difference.dirty, store.grid)
+        epoch_reason = "cut" if cut.is_cut and self._options.cuts else None
+        pending = PendingUpdate(planes, store.format, difference, epoch_reason, cut, thumbnails=thumbnails)
+        if epoch_reason is not None or not self._options.motion:
             return pending
         follows = frame_index == self._stamp.frame_index + 1
         if follows:
             coded = planes
         else:
             coded = replace(planes, coded_motion=None)
-        motion = self._estimator(store).estimate(store.held_planes, coded, difference.dirty)
+        key = (store.grid, store.format.layout)
+        if self._motion is None or (self._motion.grid, self._motion.layout) != key:
+            self._motion = motion_estimator(*key, None if self._mask is None else self._mask.tiles(store.grid))
+        motion = self._motion.estimate(store.held_planes, coded, difference.dirty)
         return replace(pending, motion=motion)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
@@ -163,7 +168,7 @@ class TextureUpdater:
             return update
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
-        """Prepares and commits."""
+        """Prepare and commit."""
         return self.commit(self.prepare(planes, discontinuity, stamp.frame_index), stamp)
 
     @contextmanager
@@ -204,33 +209,18 @@ class TextureUpdater:
         return open_gl_device(self._options.interop)
 
     def close(self) -> None:
-        """Refuses new leases. May be called twice."""
+        """Refuse new leases. May be called twice."""
         self._closed = True
         self._show(None)
         self._close_retired()
 
     def _shown_store(self) -> TextureStore:
-        """The store that readers lease from. Raises StoreError before the first frame and after `close`."""
+        """Return the store that readers lease from. Raises StoreError before the first frame and after `close`."""
         with self._swap:
             store = self._store
         if store is None:
             raise StoreError("the texture is closed" if self._closed else "the texture holds no frame yet")
         return store
-
-    def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
-        """A frame that differs, and if it differs much, whether it is a cut."""
-        cut, thumbnails = self._cuts.judge(lambda: store.held_planes, planes, difference.dirty, store.grid)
-        if cut.is_cut and self._options.cuts:
-            reason = "cut"
-        else:
-            reason = None
-        return PendingUpdate(planes, store.format, difference, reason, cut, thumbnails=thumbnails)
-
-    def _estimator(self, store: TextureStore) -> TileMotionEstimator:
-        key = store.grid, store.format.layout
-        if self._motion is None or (self._motion.grid, self._motion.layout) != key:
-            self._motion = motion_estimator(*key, None if self._mask is None else self._mask.tiles(store.grid))
-        return self._motion
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Write into the store that fits, and show it to readers."""
@@ -271,7 +261,7 @@ class TextureUpdater:
         )
 
     def _stand_in(self, error: DeviceLost) -> Backend:
-        """The backend that takes over. Raises DeviceLost if the one that failed was asked for by name."""
+        """Return the backend that takes over. Raises DeviceLost if the one that failed was asked for by name."""
         if self._backend != "auto":
             raise DeviceLost(f'{error}; with texture.backend = "auto" the CPU store would take over') from error
         self._fallbacks += 1
@@ -290,9 +280,9 @@ class TextureUpdater:
             self._show(store)
 
     def _show(self, store: TextureStore | None) -> None:
-        """Readers lease from this store from now on.
+        """Let readers lease from this store from now on.
 
-        The one before it is closed with the next write, by the thread that writes: who was just about to lease it can.
+        The writing thread closes the one before with its next write: a reader that is about to lease it still can.
         """
         with self._swap:
             old = self._store

@@ -110,8 +110,8 @@ class TileMotionEstimator(ABC):
         """The texture holds the frame estimated last; False: it holds one that was not compared."""
 
     def _without_masked(self, motion: TileMotion, masked: Mask) -> tuple[TileMotion, int, int]:
-        """The motion in which masked tiles stand still, the number of tiles that move, and that of the visible ones, at
-        least 1."""
+        """Return the motion in which masked tiles stand still, the number of tiles that move, and that of the visible
+        ones, at least 1."""
         dy, dx = (np.where(masked, np.float32(0), way) for way in (motion.dy_px, motion.dx_px))
         motion = TileMotion(dy, dx, np.where(masked, np.float32(1), motion.confidence))
         visible = max(1, self.grid.tiles - int(np.count_nonzero(masked)))
@@ -242,7 +242,10 @@ class _Part:
         """Return motion float32 [rows, cols], of the part's tiles, and the camera's if most of them agree on one."""
         best, guess = self._guessed(coded)
         best = self._flowed(flow, best, guess)
-        dy, dx, confidence = self._own_motion(best)
+        # the motion that each dirty tile shows by itself: the best one, and the rest by registration
+        rest_dy, rest_dx = self._pair.rest(best.patches)
+        dy, dx = np.where(self._dirty, [best.dy_px + rest_dy, best.dx_px + rest_dx], np.float32(0))
+        confidence = np.where(self._dirty, self._structure * self._pair.fit(best.residual), np.float32(0))
         weights = np.where(confidence >= np.float32(LEAST_CONFIDENCE), confidence, np.float32(0))
         weak = self._dirty & (weights == 0)
         camera = None
@@ -258,13 +261,13 @@ class _Part:
         return TileMotion(self._over_all(dy), self._over_all(dx), self._over_all(confidence, 1)), camera
 
     def _over_all(self, values: Floats, fill: float = 0) -> Floats:
-        """Values of tiles [n] in the frame: float32 [rows, cols]."""
+        """Return the values of tiles [n] in the frame: float32 [rows, cols]."""
         frame = np.full(self._shape, fill, np.float32)
         frame.ravel()[self._pair.tiles] = values
         return frame
 
     def _expected(self) -> CameraMotion | None:
-        """Motion expected to go on: the camera's, or that of most moving tiles in this part of the frame."""
+        """Return the motion expected to go on: the camera's, or that of most moving tiles in this part of the frame."""
         motion = self._last.motion
         if self._is_full_frame or motion is None:
             return self._last.camera if self._is_full_frame else None
@@ -277,8 +280,8 @@ class _Part:
     def _camera(
         self, dy: Floats, dx: Floats, weights: Floats, guess: _Guess | None
     ) -> tuple[CameraMotion | None, MovedTiles | None]:
-        """The motion that most tiles which are sure agree on, and what it explains. It is the guess, if they do, which
-        needs no fit."""
+        """Return the motion that most tiles which are sure agree on, and what it explains. It is the guess, if they do,
+        which needs no fit."""
         if guess is not None:
             explained = guess.explained
             agreement = (np.abs(dy - explained.dy_px) <= SAME_PX) & (np.abs(dx - explained.dx_px) <= SAME_PX)
@@ -289,9 +292,9 @@ class _Part:
         return camera, None if camera is None else self._pair.with_camera(camera)
 
     def _guessed(self, coded: _Coded) -> tuple[MovedTiles, _Guess | None]:
-        """The motion of each tile as far as it can be guessed, and the guess about all of them that leaves least, if
-        one leaves less than no motion does. Flow begins there, so that it does not take one line of text for the
-        next."""
+        """Return the motion of each tile as far as it can be guessed, and the guess about all of them that leaves
+        least, if one leaves less than no motion does. Flow begins there, so that it does not take one line of text for
+        the next."""
         best, guess = self._tried(self._expected(), self._zero_motion, None)
         if self._more(CODED_SHARE, self._open(best)) and (vectors := coded.of(self._pair.tiles)) is not None:
             best = self._as_coded(best, *vectors)
@@ -308,7 +311,7 @@ class _Part:
     def _tried(
         self, camera: CameraMotion | None, best: MovedTiles, guess: _Guess | None
     ) -> tuple[MovedTiles, _Guess | None]:
-        """The same with one more guess about all tiles, if given and better than any before."""
+        """Return the same with one more guess about all tiles, if given and better than any before."""
         if camera is None:
             return best, guess
         explained = self._pair.with_camera(camera)
@@ -321,7 +324,7 @@ class _Part:
         return best.or_better(explained), _Guess(camera, explained)
 
     def _as_coded(self, best: MovedTiles, dy: Floats, dx: Floats) -> MovedTiles:
-        """The same, with the codec's motion for tiles that nothing explains yet and that it explains better.
+        """Return the same, with the codec's motion for tiles that nothing explains yet and that it explains better.
 
         How many frames it spans is what explains some of those tiles best.
         """
@@ -336,11 +339,11 @@ class _Part:
         return best.or_better(self._pair.with_motions(*ways[int(np.argmin(sums))], candidates))
 
     def _more(self, share: float, tiles: Mask) -> bool:
-        """True if these are more than this share of the dirty tiles."""
+        """Return True if these are more than this share of the dirty tiles."""
         return bool(np.count_nonzero(tiles) > share * np.count_nonzero(self._dirty))
 
     def _sad(self, tiles: MovedTiles) -> int:
-        """Sum of absolute differences over dirty tiles."""
+        """Return the sum of absolute differences over dirty tiles."""
         return int(tiles.sad[self._dirty].sum())
 
     def _open(self, best: MovedTiles) -> Mask:
@@ -348,7 +351,7 @@ class _Part:
         return self._dirty & ~self._pair.explained_tiles(best.residual, self._zero_motion.residual)
 
     def _flowed(self, flow: FlowSearch, best: MovedTiles, guess: _Guess | None) -> MovedTiles:
-        """The same, with dense flow from the guess on for visible tiles that nothing explains."""
+        """Return the same, with dense flow from the guess on for visible tiles that nothing explains."""
         targets = np.zeros(self._shape, bool)
         targets.ravel()[self._pair.tiles] = self._open(best)
         camera = CameraMotion.shift(0, 0)
@@ -370,22 +373,15 @@ class _Part:
         return best.or_better(self._pair.with_motions(dy.ravel()[tiles], dx.ravel()[tiles], targets.ravel()[tiles]))
 
     def _moved(self, box: Box, camera: CameraMotion) -> Luma:
-        """A box of the old picture, moved as a camera does."""
+        """Return a box of the old picture, moved as a camera does."""
         places = np.mgrid[texels_in(box, self._pair.texels)]
         return moved_texels(self._last.luma, camera, self._pair.texels, *places)
-
-    def _own_motion(self, best: MovedTiles) -> tuple[Floats, Floats, Floats]:
-        """The motion that each dirty tile shows by itself: the best one, and the rest by registration."""
-        rest_dy, rest_dx = self._pair.rest(best.patches)
-        zero = np.float32(0)
-        dy, dx = np.where(self._dirty, [best.dy_px + rest_dy, best.dx_px + rest_dx], zero)
-        return dy, dx, np.where(self._dirty, self._structure * self._pair.fit(best.residual), zero)
 
     def _with_camera(
         self, motion: tuple[Floats, Floats, Floats], residual: Floats, weak: Mask, support: float, camera: MovedTiles
     ) -> tuple[tuple[Floats, Floats, Floats], Mask]:
-        """Tiles whose motion says little, or leaves more than the camera's does, move with the camera; the weak ones
-        that it does not explain are returned."""
+        """Let tiles whose motion says little, or leaves more than the camera's does, move with the camera; return the
+        weak ones that it does not explain."""
         dy, dx, confidence = motion
         camera_residual = camera.residual
         fills = weak & (camera_residual <= np.float32(EXPLAINS) * residual + np.float32(NOISE))
@@ -400,6 +396,6 @@ class _Part:
 
 
 def _together(tiles: Mask) -> Mask:
-    """Those of the tiles of which some lie together."""
+    """Return those of the tiles of which some lie together."""
     _, groups, stats, _ = cv2.connectedComponentsWithStats(tiles.view(np.uint8), connectivity=8)
     return np.asarray(tiles & (stats[:, cv2.CC_STAT_AREA] >= LEAST_TOGETHER)[groups])

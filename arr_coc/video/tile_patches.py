@@ -109,14 +109,15 @@ class TilePair:
         ]
 
     def structure(self) -> Floats:
-        """Share in [0, 1] of each tile: whether it has structure in two directions. float32 [n]."""
+        """Return the share in [0, 1] of each tile: whether it has structure in two directions. float32 [n]."""
         yy, xx, xy = self._products
         half = (yy - xx) * np.float32(0.5)
         least = np.maximum((yy + xx) * np.float32(0.5) - np.sqrt(half * half + xy * xy), np.float32(0))
         return least / (least + np.float32(STRUCTURE**2))
 
     def explained_tiles(self, residual: Floats, zero_residual: Floats) -> Mask:
-        """Tiles explained by a motion with this mean difference; `zero_residual` is that of no motion: bool [n]."""
+        """Return the tiles explained by a motion with this mean difference; `zero_residual` is that of no motion: bool
+        [n]."""
         change = np.float32(EXPLAINED_OF_CHANGE) * (zero_residual - np.float32(NOISE))
         return residual <= np.maximum(np.float32(EXPLAINED) * self._content, change) + np.float32(NOISE)
 
@@ -131,13 +132,13 @@ class TilePair:
         return self._explanation(zeros, zeros, self._old[self._y, self._x])
 
     def with_camera(self, camera: CameraMotion) -> MovedTiles:
-        """All tiles move as a camera does."""
+        """Explain all tiles by the motion of a camera."""
         patches = moved_texels(self._old, camera, self.texels, self._y, self._x)
         dy, dx = (part.ravel()[self.tiles] for part in camera.over(*self.shape))
         return self._explanation(dy, dx, patches)
 
     def with_motions(self, dy_px: Floats, dx_px: Floats, mask: Mask) -> MovedTiles:
-        """Tiles that move each by its own motion.
+        """Explain each tile by its own motion.
 
         Args:
             dy_px: Motion down, float32 [n].
@@ -152,8 +153,8 @@ class TilePair:
         return MovedTiles(dy_px, dx_px, sad, patches)
 
     def rest(self, patches: Luma) -> tuple[Floats, Floats]:
-        """Distance of patches [n, k] from their present places, in pixels, float32 [n] each: one step of Lucas and
-        Kanade's registration (1981), for what is within a texel."""
+        """Return the distance of patches [n, k] from their present places, in pixels, float32 [n] each: one step of
+        Lucas and Kanade's registration (1981), for what is within a texel."""
         change = self._new_texels.astype(np.int64) - patches
         by, bx = (self._means(slope, change) * np.float32(self.texel_px / 8) for slope in self._slopes)
         yy, xx, xy = self._products
@@ -171,7 +172,7 @@ class TilePair:
         return np.abs(first.astype(np.int64) - second).sum(axis=1)
 
     def _means(self, first: Numbers, second: Numbers) -> Floats:
-        """Mean product of the texels of each tile: float32 [n] of two [n, k]."""
+        """Return the mean product of the texels of each tile: float32 [n] of two [n, k]."""
         return (first * second).sum(axis=1).astype(np.float32) * np.float32(1 / self._count)
 
 
@@ -194,7 +195,7 @@ def moved_texels(old: Luma, camera: CameraMotion, texels: int, y: Numbers, x: Nu
 
 
 def texels_at(picture: Luma, down: Places, across: Places) -> Luma:
-    """A picture between its texels, bilinear; beyond its edge the edge goes on.
+    """Return a picture between its texels, bilinear; beyond its edge the edge goes on.
 
     Args:
         picture: Luma uint8 [h, w].

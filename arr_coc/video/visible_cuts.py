@@ -148,7 +148,7 @@ class VisibleCutDetector:
         self._parts = [_Part(box) for box in visible_boxes(visible)]
 
     def _dirty_share(self, dirty: Tiles) -> float:
-        """Share of the visible tiles that changed; 0 if there are none."""
+        """Return the share of the visible tiles that changed; 0 if there are none."""
         if self._visible is None:
             visible_dirty = dirty
         else:

@@ -227,7 +227,7 @@ def texture_interop(config: Config, backend: str) -> tuple[int | None, Notice | 
         device = None
     if device is None:
         return None, None
-    from arr_coc.backends.cuda.interop import interop_problem
+    from arr_coc.backends.registry import interop_problem
 
     problem = interop_problem(device)
     if problem is None:

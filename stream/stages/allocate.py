@@ -18,7 +18,7 @@ from arr_coc.allocation import packets
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.errors import BudgetError, StoreError, StoreReplaced
-from arr_coc.texture.store.base import DevicePatches, TextureView
+from arr_coc.texture.store.base import TextureView
 from arr_coc.types import (
     NS_PER_S,
     Feedback,
@@ -424,8 +424,8 @@ class AllocateStage:
         assert frame is not None
         if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
             return None
-        if not frame.relevance.is_cpu and not isinstance(view, DevicePatches):
-            frame = self._last = self._allocate(view, None)  # what was chosen went with the device
+        if frame.went_with_device(view):
+            frame = self._last = self._allocate(view, None)
         frame = self._last = self._with_regions(view)
         self._tap.keep_picture(view, frame)
         if self._policy.whole_frames:

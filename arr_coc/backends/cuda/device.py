@@ -42,7 +42,7 @@ def source_hash() -> str:
 
 
 def shipped_ptx(file: str) -> bytes:
-    """The PTX of `kernels/<file>.cu`, for every device of compute capability 7.5 or newer.
+    """Return the PTX of `kernels/<file>.cu`, for every device of compute capability 7.5 or newer.
 
     Raises BackendMissing if it is not installed.
     """
@@ -170,7 +170,7 @@ def bindings() -> Any:
 
 @lru_cache(maxsize=1)
 def started_in() -> int:
-    """The process that loaded the driver."""
+    """Return the process that loaded the driver."""
     return os.getpid()
 
 
@@ -202,7 +202,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def failure(name: str, reason: str) -> StoreError:
-    """The error for a call that failed; `reason` is the driver's name for it."""
+    """Return the error for a call that failed; `reason` is the driver's name for it."""
     if reason == "CUDA_ERROR_OUT_OF_MEMORY":
         return DeviceLost(f"{OUT_OF_MEMORY} ({name})")
     if reason in _NO_DEVICE:
@@ -374,7 +374,7 @@ class CudaDevice:
             call("cuCtxPopCurrent")
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor on the device, not filled. Raises DeviceLost if memory is short or the device failed."""
+        """Return a tensor on the device, not filled. Raises DeviceLost if memory is short or the device failed."""
         with torch_failures(f"making a tensor {list(shape)}"):
             return torch.empty(shape, dtype=dtype, device=self.place)
 
@@ -400,7 +400,7 @@ class CudaDevice:
 
 
 def find_device() -> CudaDevice:
-    """The device that is torch's current one in this thread.
+    """Return the device that is torch's current one in this thread.
 
     Raises BackendMissing if torch was built without CUDA, or there is no device or driver.
     """
@@ -425,7 +425,7 @@ def find_device() -> CudaDevice:
 
 
 def device_at(index: int) -> CudaDevice:
-    """The device of this number. Raises BackendMissing as `find_device`, and if no device has this number."""
+    """Return the device of this number. Raises BackendMissing as `find_device`, and if no device has this number."""
     find_device()
     count = call("cuDeviceGetCount")
     if not 0 <= index < count:
@@ -434,7 +434,7 @@ def device_at(index: int) -> CudaDevice:
 
 
 def device_by_uuid(uuid: bytes) -> CudaDevice | None:
-    """The device of a UUID among those that this process sees; None if it is absent.
+    """Return the device of a UUID among those that this process sees; None if it is absent.
 
     Raises BackendMissing if there is no device or driver at all.
     """

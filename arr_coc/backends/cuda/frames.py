@@ -27,7 +27,7 @@ class DeviceFrame:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, fmt: PlaneFormat, device: CudaDevice) -> DeviceFrame:
-        """The frame in a tensor on the device.
+        """Return the frame in a tensor on the device.
 
         Args:
             tensor: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
@@ -91,7 +91,8 @@ class FrameUploader:
 
 
 def format_of(frame: torch.Tensor) -> PlaneFormat:
-    """The format of a store for frames as tensors: uint8 [H, W, 3] or [3, H, W] (a width of 3 is taken for channels).
+    """Return the format of a store for frames as tensors: uint8 [H, W, 3] or [3, H, W] (a width of 3 is taken for
+    channels).
 
     Raises ShapeError if the tensor is neither.
     """

@@ -149,7 +149,7 @@ class OpenedMemory:
                 raise BackendMissing(f"the driver does not share memory between processes ({error})") from error
 
     def read(self, count: int) -> torch.Tensor:
-        """A copy of the first `count` regions' pixels: uint8 [count, 3, 32, 32], there when this returns.
+        """Return a copy of the first `count` regions' pixels: uint8 [count, 3, 32, 32], there when this returns.
 
         Raises ShapeError if the memory is smaller, DeviceLost.
         """

@@ -70,7 +70,7 @@ class StagingRing:
         self._next = 0
 
     def take(self) -> StagingBuffer:
-        """The slot that has rested longest; waits if the device still reads it."""
+        """Return the slot that has rested longest; waits if the device still reads it."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)
         slot.wait()
@@ -189,8 +189,8 @@ class DeviceTexture(Protocol):
     """Texture of a store on the device."""
 
     def mapped(self) -> AbstractContextManager[TextureHandles]:
-        """The texture for commands that are given inside. Raises DeviceLost, and StoreError while OpenGL draws from it
-        in this thread."""
+        """Return the texture for commands that are given inside. Raises DeviceLost, and StoreError while OpenGL draws
+        from it in this thread."""
         ...
 
 
@@ -265,12 +265,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def room_for(tiles: int) -> int:
-    """Bytes of the places and the level 0 of `tiles` tiles."""
+    """Return the bytes of the places and the level 0 of `tiles` tiles."""
     return places_bytes(tiles) + tiles * FINE_BYTES
 
 
 def places_bytes(tiles: int) -> int:
-    """Bytes of the places of `tiles` tiles, aligned for the texels behind them."""
+    """Return the bytes of the places of `tiles` tiles, aligned for the texels behind them."""
     return -(-tiles * PLACE_BYTES // 256) * 256
 
 

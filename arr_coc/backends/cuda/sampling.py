@@ -25,8 +25,8 @@ class HardwareTexture:
 
     @classmethod
     def of(cls, image: object) -> HardwareTexture | None:
-        """The texture of a picture uint8 [3, H, W]; None if it is something else, or lies on no CUDA device that can be
-        used. Raises DeviceLost."""
+        """Return the texture of a picture uint8 [3, H, W]; None if it is something else, or lies on no CUDA device that
+        can be used. Raises DeviceLost."""
         if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8 or image.ndim != 3:
             return None
         try:
@@ -37,7 +37,8 @@ class HardwareTexture:
             return None
 
     def sample(self, points: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
-        """Samples float32 [..., 3] in 0..255 at `points` [..., 2] (y, x) and `level` [...], without a gradient."""
+        """Return the samples float32 [..., 3] in 0..255 at `points` [..., 2] (y, x) and `level` [...], without a
+        gradient."""
         place = torch.cat((points.flip(-1), level.unsqueeze(-1)), dim=-1).detach()
         with self._store.lease() as view:
             colours = view.sample(place.reshape(-1, 3).float().contiguous())

@@ -186,7 +186,7 @@ class CudaStore(BaseTextureStore):
         self._mirror.note(tiles, level0=False)
 
     def _upload(self, tiles: npt.NDArray[np.intp], texture: TextureHandles, stream: int) -> None:
-        """Packs tiles int [n, 2] of level 0, copies them and has them written on all levels."""
+        """Pack tiles int [n, 2] of level 0, copy them, and have them written on all levels."""
         slot = self._ring.take()
         count = len(tiles)
         start = put_places(slot, tiles)

@@ -77,7 +77,7 @@ class CudaTexels:
             yield texture, stream
 
     def gather(self, regions: Regions) -> Plane:
-        """The pixels of regions in host memory."""
+        """Return the pixels of regions in host memory."""
         patches = self.patches(torch.from_numpy(regions), torch.uint8)
         host = np.empty(tuple(patches.shape), np.uint8)
         if host.size:
@@ -88,7 +88,7 @@ class CudaTexels:
         return host
 
     def patches(self, regions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The pixels of regions int64 [K, 3] on the device: [K, 3, 32, 32]."""
+        """Return the pixels of regions int64 [K, 3] on the device: [K, 3, 32, 32]."""
         count = len(regions)
         place = self.device.place
         out = self.device.empty((count, 3, TILE_PX, TILE_PX), dtype)
@@ -109,11 +109,11 @@ class CudaTexels:
         return out
 
     def sample(self, points: torch.Tensor) -> torch.Tensor:
-        """Colours at points [n, 3] (x, y, level): [n, 3]."""
+        """Return the colours at points [n, 3] (x, y, level): [n, 3]."""
         return self._sampled("sample_points", len(points), points.data_ptr())
 
     def sample_along(self, points: torch.Tensor, footprints: torch.Tensor, width_px: float) -> torch.Tensor:
-        """Colours averaged over footprints: [n, 3]; see `CudaView.sample_along`."""
+        """Return the colours averaged over footprints: [n, 3]; see `CudaView.sample_along`."""
         return self._sampled("sample_footprints", len(points), points.data_ptr(), footprints.data_ptr(), width_px)
 
     def _sampled(self, kernel: str, count: int, *arguments: float) -> torch.Tensor:
@@ -125,7 +125,7 @@ class CudaTexels:
         return out
 
     def channels(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The thirteen channels and the entropy."""
+        """Return the thirteen channels and the entropy."""
         with self._reading() as (texture, stream):
             return self.channel_kernels.compute(texture, stream)
 
@@ -144,7 +144,8 @@ class CudaView(TextureView):
     def patches(
         self, regions: npt.NDArray[np.integer] | torch.Tensor, dtype: torch.dtype = torch.uint8
     ) -> torch.Tensor:
-        """The pixels of regions [K, 3] (shape, row, col), which never visit the host: [K, 3, 32, 32] on the device.
+        """Return the pixels of regions [K, 3] (shape, row, col), which never visit the host: [K, 3, 32, 32] on the
+        device.
 
         uint8 gives them as they are; float16 and bfloat16 in [−1, 1], as Qwen's preprocessing has them (mean and
         standard deviation 0.5). The tensor is ready in the order of the thread's current stream, and stays valid after
@@ -165,7 +166,7 @@ class CudaView(TextureView):
         return texels.patches(torch.from_numpy(self._checked(np.asarray(regions))), dtype)
 
     def sample(self, points: torch.Tensor) -> torch.Tensor:
-        """Colours at `points` float32 [n, 3] (x, y, level) on the device: float32 [n, 3] there, RGB of 0..1.
+        """Return the colours at `points` float32 [n, 3] (x, y, level) on the device: float32 [n, 3] there, RGB of 0..1.
 
         x and y are in texels of level 0, whose centres lie at 0.5, 1.5…; beyond the edge its texels go on. Devices
         weigh texels with 8 bits: results lie within 2/255 of exact trilinear interpolation, and at texel centres are
@@ -175,7 +176,7 @@ class CudaView(TextureView):
         return self._texels_for(points=(points, 3)).sample(points)
 
     def sample_along(self, points: torch.Tensor, footprints: torch.Tensor, width_px: float = 1.0) -> torch.Tensor:
-        """Colours averaged over elongated footprints, such as a line of text: float32 [n, 3] on the device.
+        """Return the colours averaged over elongated footprints, such as a line of text: float32 [n, 3] on the device.
 
         Up to sixteen samples along the line are averaged (McCormack et al., "Feline: fast elliptical lines for
         anisotropic texture mapping", SIGGRAPH 1999): a smooth picture's results lie within 4/255 of the mean along the
@@ -199,7 +200,8 @@ class CudaView(TextureView):
         return texels.sample_along(points, footprints, width_px)
 
     def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The channels of profile `core13`, float32 [13, gh, gw], and the entropy, float32 [gh, gw], on the device.
+        """Return the channels of profile `core13`, float32 [13, gh, gw], and the entropy, float32 [gh, gw], on the
+        device.
 
         They equal `arr_coc.relevance.channels.texture_array` bit for bit, but for saliency (within 2e-6) and the
         distance to the nearest colour cluster (within 1e-3, which the host's own formula loses as well). Raises
@@ -221,7 +223,8 @@ class CudaView(TextureView):
         return ((red * 9798 + green * 19235 + blue * 3735 + (1 << 14)) >> 15).float()
 
     def _texels_for(self, **tensors: tuple[torch.Tensor, int]) -> CudaTexels:
-        """The texels while the lease lasts, and tensors that kernels may read: each with its number of columns."""
+        """Return the texels while the lease lasts, and tensors that kernels may read: each with its number of
+        columns."""
         self._held()
         assert self._on_device is not None
         for name, (tensor, columns) in tensors.items():
@@ -234,7 +237,7 @@ class CudaView(TextureView):
 
 @cache
 def shape_scales(place: torch.device) -> torch.Tensor:
-    """The table of region shapes on a device: int32 [shapes, 2], made once."""
+    """Return the table of region shapes on a device: int32 [shapes, 2], made once."""
     return torch.tensor(REGION_SHAPES, dtype=torch.int32).to(place)
 
 

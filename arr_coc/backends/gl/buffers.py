@@ -107,7 +107,7 @@ MOST_IN_FLIGHT = 64
 
 
 def align(nbytes: int) -> int:
-    """The next multiple of the alignment."""
+    """Return the next multiple of the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -133,7 +133,7 @@ class UploadRing:
         self.stalls = 0
 
     def take(self, nbytes: int) -> RingSlice:
-        """The next `nbytes` bytes, in use until the fence of `seal`. Waits only if they are still in use.
+        """Return the next `nbytes` bytes, in use until the fence of `seal`. Waits only if they are still in use.
 
         Raises DeviceLost if the device takes too long.
         """

@@ -212,7 +212,7 @@ class GlDevice:
             raise self.failure(error, activity)
 
     def failure(self, code: int, activity: str) -> StoreError:
-        """The error for an OpenGL error code."""
+        """Return the error for an OpenGL error code."""
         if code == _OUT_OF_MEMORY:
             return DeviceLost(f"{self.renderer} is out of memory while {activity}; close other textures or programs")
         if code == _CONTEXT_LOST:
@@ -243,7 +243,7 @@ class GlDevice:
                 pass
 
     def make_context(self) -> int:
-        """The address of a new context that shares the device's objects."""
+        """Return the address of a new context that shares the device's objects."""
         return _address(self._new_context(self._root))
 
     def extensions(self) -> set[str]:
@@ -292,7 +292,7 @@ _open_lock = threading.Lock()
 
 
 def open_device(cuda: int | None = None) -> GlDevice:
-    """The process's device, made at the first use: the best one, or the CUDA device of that number.
+    """Return the process's device, made at the first use: the best one, or the CUDA device of that number.
 
     Raises BackendMissing, with the error of each display, if none supports OpenGL 4.5.
     """
@@ -304,7 +304,7 @@ def open_device(cuda: int | None = None) -> GlDevice:
 
 
 def find_device(cuda: int | None = None) -> GlDevice:
-    """A device with separate contexts, chosen as by `open_device`. Raises BackendMissing as that does."""
+    """Return a device with separate contexts, chosen as by `open_device`. Raises BackendMissing as that does."""
     library = load()
     failures = []
     try:

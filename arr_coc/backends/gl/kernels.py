@@ -151,7 +151,7 @@ def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dic
 
 
 def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
-    """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped.
+    """Return the pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped.
 
     A kernel run for each shape, whose level it reads as an image: llvmpipe takes twice as long to fetch texels of a
     level that it learns from the region. Raises DeviceLost if the device failed.
@@ -165,7 +165,8 @@ def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
 
 
 def by_shape(regions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint32], list[Dispatch]]:
-    """Places uint32 [n, 4] (row, col, slot, 0) of each shape at an aligned start, and a workgroup for each."""
+    """Return the places uint32 [n, 4] (row, col, slot, 0) of each shape at an aligned start, and a workgroup for
+    each."""
     groups = []
     dispatches = []
     start = 0
@@ -190,7 +191,7 @@ Floats = npt.NDArray[np.floating]
 
 
 def sample(texture: TileTexture, points: Floats) -> npt.NDArray[np.float32]:
-    """Colours at `points` [n, 3] (x, y, level): float32 [n, 3], RGB of 0..1.
+    """Return the colours at `points` [n, 3] (x, y, level): float32 [n, 3], RGB of 0..1.
 
     x and y are in texels of level 0, whose centres lie at 0.5, 1.5…; beyond the edge its texels go on. Devices weigh
     texels with 8 bits: results lie within 2/255 of exact trilinear interpolation. Raises ShapeError for another shape,
@@ -205,7 +206,7 @@ def sample(texture: TileTexture, points: Floats) -> npt.NDArray[np.float32]:
 def sample_along(
     texture: TileTexture, points: Floats, footprints: Floats, width_px: float = 1.0
 ) -> npt.NDArray[np.float32]:
-    """Colours averaged over elongated footprints: float32 [n, 3], RGB of 0..1.
+    """Return the colours averaged over elongated footprints: float32 [n, 3], RGB of 0..1.
 
     The device chooses the texels and their weights: a smooth picture's results lie within 4/255 of the mean along the
     line.

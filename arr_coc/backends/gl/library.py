@@ -69,7 +69,7 @@ class GlLibrary:
 
 @lru_cache(maxsize=1)
 def load() -> GlLibrary:
-    """The libraries of this process. Raises BackendMissing if one is missing or was loaded for a screen."""
+    """Return the libraries of this process. Raises BackendMissing if one is missing or was loaded for a screen."""
     try:
         handle = ctypes.CDLL(EGL_FILE)
     except OSError as error:

@@ -44,27 +44,25 @@ class GlTexels:
         if level:
             with self._refresh_lock:
                 if self._stale.any():
-                    self._refresh()
+                    # All levels at once: one wait for the device costs more than texels that are not needed. 100 tiles
+                    # are what reading a rectangle costs beside its tiles: five levels, two calls each.
+                    rectangles = cheaper(cover(self._stale), 100)
+                    coarse = {level: pixels for level, pixels in self._levels.items() if level}
+                    read_back(self._texture, rectangles, coarse)
+                    self._stale[:] = False
         return self._levels[level]
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        """Return the pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
         return gather(self._texture, regions)
 
     def sample(self, points: Floats) -> npt.NDArray[np.float32]:
-        """Colours at points; see `arr_coc.backends.gl.kernels.sample`."""
+        """Return the colours at points; see `arr_coc.backends.gl.kernels.sample`."""
         return sample(self._texture, points)
 
     def sample_along(self, points: Floats, footprints: Floats, width_px: float = 1.0) -> npt.NDArray[np.float32]:
-        """Colours averaged along lines; see `arr_coc.backends.gl.kernels.sample_along`."""
+        """Return the colours averaged along lines; see `arr_coc.backends.gl.kernels.sample_along`."""
         return sample_along(self._texture, points, footprints, width_px)
-
-    def _refresh(self) -> None:
-        """All levels at once: one wait for the device costs more than texels that are not needed."""
-        # what reading a rectangle costs beside its tiles, in tiles: five levels, two calls each
-        rectangles = cheaper(cover(self._stale), 100)
-        read_back(self._texture, rectangles, {level: self._levels[level] for level in self._levels if level})
-        self._stale[:] = False
 
 
 class GlStore(BaseTextureStore):

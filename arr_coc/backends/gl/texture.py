@@ -54,7 +54,7 @@ _compile_lock = threading.Lock()
 
 
 def program(device: GlDevice, kernel: str, *defines: str) -> int:
-    """The program of `kernels/<kernel>.comp` with preprocessor symbols defined. Some context must be current.
+    """Return the program of `kernels/<kernel>.comp` with preprocessor symbols defined. Some context must be current.
 
     Raises BackendMissing if the source is missing or the driver does not compile it.
     """
@@ -67,7 +67,7 @@ def program(device: GlDevice, kernel: str, *defines: str) -> int:
 
 
 def source(kernel: str, *defines: str) -> str:
-    """The source, its `#define`s after the line with the version. Raises BackendMissing if it is missing."""
+    """Return the source, its `#define`s after the line with the version. Raises BackendMissing if it is missing."""
     path = kernel_folder() / f"{kernel}.comp"
     try:
         version, _, rest = path.read_text(encoding="utf-8").partition("\n")
@@ -227,7 +227,8 @@ class TileTexture(GlResource):
             self.anisotropy = self._set_anisotropy()
 
     def _set_anisotropy(self) -> float:
-        """The largest that the device has: how many times longer than wide a footprint may be. Software has none."""
+        """Return the largest that the device has: how many times longer than wide a footprint may be. Software has
+        none."""
         gl = self.device.library.gl
         if self.device.software:
             return 1.0

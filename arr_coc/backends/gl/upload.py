@@ -51,7 +51,7 @@ class UploadPlan:
 
 
 def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: Way | None = None) -> UploadPlan:
-    """The cheapest way to upload rectangles of tiles, or the requested one.
+    """Return the cheapest way to upload rectangles of tiles, or the requested one.
 
     Args:
         rectangles: Disjoint, non-empty rectangles of tiles.
@@ -80,13 +80,13 @@ def area(rectangle: Rectangle) -> int:
 
 
 def box_around(rectangles: Sequence[Rectangle]) -> Rectangle:
-    """The smallest rectangle that holds all of them, of which there is at least one."""
+    """Return the smallest rectangle that holds all of them, of which there is at least one."""
     row0, col0, row1, col1 = zip(*rectangles, strict=True)
     return min(row0), min(col0), max(row1), max(col1)
 
 
 def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
-    """Every tile of disjoint rectangles, one after another and row by row: int [n, 2] (row, col)."""
+    """Return every tile of disjoint rectangles, one after another and row by row: int [n, 2] (row, col)."""
     if len(rectangles) == 1:
         ((row0, col0, row1, col1),) = rectangles
         return np.mgrid[row0:row1, col0:col1].reshape(2, -1).T
@@ -97,7 +97,8 @@ def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
 
 
 def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:
-    """The rectangles, or the box around them if that costs less; a rectangle's cost is in tiles, beside its own."""
+    """Return the rectangles, or the box around them if that costs less; a rectangle's cost is in tiles, beside its
+    own."""
     box = box_around(rectangles)
     separate_cost = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
     if separate_cost > rectangle_cost + area(box):
@@ -136,7 +137,7 @@ class UploadLayout:
 
 
 def upload_bytes(plan: UploadPlan) -> int:
-    """Bytes of the ring that a plan's texels and records take, at most."""
+    """Return the bytes of the ring that a plan's texels and records take, at most."""
     tiles = len(plan.strip) + sum(len(block.dirty) for block in plan.blocks)
     texels = sum(block_bytes(block) for block in plan.blocks) + len(plan.strip) * TILE_BYTES
     return texels + tiles * RECORD_BYTES + 3 * align(1)
@@ -171,7 +172,9 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
     count = len(plan.strip)
     target = memory[position : position + count * TILE_BYTES].reshape(count, TILE_PX, TILE_PX, TEXEL_BYTES)
     packer.pack(level0, plan.strip, target)
-    layout = UploadLayout(np.concatenate(blocks), _strip_records(plan.strip, offset + position), strip_offset, copies)
+    strip_base = (offset + position) // FOUR_TEXELS + np.arange(count) * (TILE_BYTES // FOUR_TEXELS)
+    strip_records = _records(plan.strip, strip_base, TILE_FOURS)
+    layout = UploadLayout(np.concatenate(blocks), strip_records, strip_offset, copies)
     for records, start in ((layout.blocks, 0), (layout.strip, strip_offset)):
         memory[start : start + records.nbytes] = records.view(np.uint8).ravel()
     return layout
@@ -191,11 +194,6 @@ def _block_records(block: Block, offset: int) -> Records:
     rows, cols = block.dirty.T
     base = offset // FOUR_TEXELS + (rows - row0) * (TILE_PX * stride) + (cols - col0) * TILE_FOURS
     return _records(block.dirty, base, stride)
-
-
-def _strip_records(tiles: Tiles, offset: int) -> Records:
-    base = offset // FOUR_TEXELS + np.arange(len(tiles)) * (TILE_BYTES // FOUR_TEXELS)
-    return _records(tiles, base, TILE_FOURS)
 
 
 def _records(tiles: Tiles, base: npt.NDArray[np.intp], stride: int) -> Records:

@@ -297,20 +297,18 @@ class _SlotAttention:
                 row.probe.see(layer, query[index], block.keys[row.slot, :, : row.cached_tokens + 1])
         grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # heads that share keys as rows
         if self._one_by_one:
-            return torch.cat(
-                [self._attend_slot(row, row_query, layer) for row, row_query in zip(self._rows, grouped, strict=True)]
-            )
+            parts = []
+            for row, row_query in zip(self._rows, grouped, strict=True):
+                keys = block.keys[row.slot, None, :, : row.cached_tokens + 1]
+                values = block.values[row.slot, None, :, : row.cached_tokens + 1]
+                parts.append(F.scaled_dot_product_attention(row_query[None], keys, values))
+            return torch.cat(parts)
         keys, values = (rows[: self._span, :, : self._longest] for rows in (block.keys, block.values))
         if self._in_order:
             return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
         spread = grouped.new_zeros(self._span, *grouped.shape[1:]).index_copy(0, self._slots, grouped)
         mixed = F.scaled_dot_product_attention(spread, keys, values, attn_mask=self._mask)
         return mixed[self._slots]
-
-    def _attend_slot(self, row: DecodeRow, query: torch.Tensor, layer: int) -> torch.Tensor:
-        block = self._block.layers[layer]
-        keys, values = (rows[row.slot, None, :, : row.cached_tokens + 1] for rows in (block.keys, block.values))
-        return F.scaled_dot_product_attention(query[None], keys, values)
 
 
 class _SlotRecurrence:
@@ -327,18 +325,14 @@ class _SlotRecurrence:
         if len(states) == 1:
             self._batch = states[0]
         else:
-            self._batch = self._joined(states)
+            conv, recurrent = zip(*states, strict=True)
+            self._batch = (torch.cat(conv), torch.cat(recurrent))
         mixed: torch.Tensor = layer(hidden_states=entering[:, None], cache_params=self)
         if len(states) > 1:
             for row, state in enumerate(states):
                 for tensor, batch in zip(state, self._batch, strict=True):
                     tensor.copy_(batch[row : row + 1])
         return mixed[:, 0]
-
-    @staticmethod
-    def _joined(states: Sequence[LayerState]) -> LayerState:
-        conv, recurrent = zip(*states, strict=True)
-        return torch.cat(conv), torch.cat(recurrent)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
         """Return the last inputs of the convolution, which the layer updates in place."""

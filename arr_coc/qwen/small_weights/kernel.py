@@ -33,13 +33,13 @@ class KernelWeights(ctypes.Structure):
 
 
 def kernel_path() -> Path:
-    """Path of the compiled kernel, which may not exist."""
+    """Return the path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("linear.abi3.so")
 
 
 @cache
 def load_kernel(path: Path) -> ctypes.CDLL:
-    """The compiled kernel. Raises as `load_library`."""
+    """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
     kernel.linear_product.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     kernel.linear_quantise.argtypes = (*(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), *(ctypes.c_void_p,) * 2)
@@ -48,7 +48,7 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel, None if torch multiplies. Raises as `library_or_none`."""
+    """Return the compiled kernel, None if torch multiplies. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
 
 

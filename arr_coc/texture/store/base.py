@@ -31,7 +31,7 @@ class TexelReader(Protocol):
         ...
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        """Return the pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
         ...
 
 
@@ -69,7 +69,7 @@ class TextureView:
         return array
 
     def gather(self, regions: npt.NDArray[np.integer]) -> Plane:
-        """The pixels of regions [K, 3] (shape, row, col): uint8 [K, 3, 32, 32], RGB.
+        """Return the pixels of regions [K, 3] (shape, row, col): uint8 [K, 3, 32, 32], RGB.
 
         A square (L, r, c) shows the 32×32 texels at (32r, 32c) of level L, edge-clamped. A wide or tall region shows
         those of the level of its finer side, each the mean of 2, 4 or 8 along the other side, halves up: see
@@ -103,14 +103,14 @@ class DevicePatches(Protocol):
     """A view whose hardware gathers pixels into tensors."""
 
     def patches(self, regions: npt.NDArray[np.integer[Any]] | torch.Tensor) -> torch.Tensor:
-        """The pixels of regions [K, 3], uint8 [K, 3, 32, 32] on the device."""
+        """Return the pixels of regions [K, 3], uint8 [K, 3, 32, 32] on the device."""
         ...
 
 
 def gather_pixels(
     view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
 ) -> npt.NDArray[np.uint8] | torch.Tensor:
-    """The pixels of regions, on the texture's device."""
+    """Return the pixels of regions, on the texture's device."""
     if isinstance(view, DevicePatches):
         return view.patches(regions)
     return view.gather(np.asarray(regions))
@@ -152,7 +152,10 @@ class LeaseLock:
         """Raise LeaseTimeout if the writer does not finish within `timeout_ms`."""
         me = threading.get_ident()
         with self._condition:
-            if not self._condition.wait_for(lambda: self._may_read(me), timeout_ms / 1e3):
+            may_read = self._condition.wait_for(
+                lambda: self._writer is None and (not self.writer_waits or me in self._readers), timeout_ms / 1e3
+            )
+            if not may_read:
                 raise LeaseTimeout(
                     f"{_name()} waited {timeout_ms} ms to read the texture, while {self._writer or 'a writer'} "
                     "waited or wrote; raise texture.lease_timeout_ms"
@@ -174,7 +177,10 @@ class LeaseLock:
         with self._condition:
             self._waiting_writers += 1
             try:
-                if not self._condition.wait_for(self._may_write, timeout_ms / 1e3):
+                may_write = self._condition.wait_for(
+                    lambda: self._writer is None and not self._readers, timeout_ms / 1e3
+                )
+                if not may_write:
                     holders = ", ".join(name for name, _ in self._readers.values()) or self._writer
                     raise LeaseTimeout(
                         f"{_name()} waited {timeout_ms} ms to write the texture, which {holders} still read; "
@@ -190,12 +196,6 @@ class LeaseLock:
             with self._condition:
                 self._writer = None
                 self._condition.notify_all()
-
-    def _may_read(self, me: int) -> bool:
-        return self._writer is None and (not self.writer_waits or me in self._readers)
-
-    def _may_write(self) -> bool:
-        return self._writer is None and not self._readers
 
 
 def _name() -> str:
@@ -259,7 +259,7 @@ class TextureStore(ABC):
 
     @abstractmethod
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
-        """A view that no write disturbs while the context lasts.
+        """Return a view that no write disturbs while the context lasts.
 
         Raises LeaseTimeout if the writer does not finish in time, StoreError before the first frame and after
         `close`.
@@ -279,7 +279,7 @@ class TextureStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Refuses new leases and writes; views already given stay valid until their lease ends. May be called twice."""
+        """Refuse new leases and writes; views already given stay valid until their lease ends. May be called twice."""
 
 
 class BaseTextureStore(TextureStore):
@@ -309,7 +309,7 @@ class BaseTextureStore(TextureStore):
 
     @abstractmethod
     def _texels(self) -> TexelReader:
-        """The texels for a reader's thread."""
+        """Return the texels for a reader's thread."""
 
     def _free(self) -> None:
         """Free the hardware's memory, once the store is closed and unused. May be called twice."""
@@ -395,24 +395,20 @@ class BaseTextureStore(TextureStore):
                 raise
 
     def _begins(self, stamp: FrameStamp) -> bool:
-        """True if a frame begins an epoch, and so is written whole."""
+        """Return True if a frame begins an epoch, and so is written whole."""
         return self._stamp is None or stamp.epoch != self._versions.epoch
 
     def _note(self, dirty: npt.NDArray[np.bool_], stamp: FrameStamp) -> None:
         """Move the versions of dirty tiles to the written frame."""
         if dirty.any():
             frame = np.where(dirty, stamp.frame_index, self._versions.frame)
-            self._versions = _frozen(TileVersions(stamp.epoch, frame))
+            frame.flags.writeable = False
+            self._versions = TileVersions(stamp.epoch, frame)
         self._stamp = stamp
 
     def _check(self, planes: FramePlanes) -> None:
         if not self.accepts(planes):
             raise ShapeError(f"the store was opened for {self.format}, got a frame of {PlaneFormat.of(planes)}")
-
-
-def _frozen(versions: TileVersions) -> TileVersions:
-    versions.frame.flags.writeable = False
-    return versions
 
 
 class CpuStore(BaseTextureStore):

@@ -61,13 +61,13 @@ _FOOTPRINTS = np.array([[footprint.level, footprint.down, footprint.across] for 
 
 
 def kernel_path() -> Path:
-    """Path of the compiled kernel, which may not exist."""
+    """Return the path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("tiles.abi3.so")
 
 
 @cache
 def load_kernel(path: Path) -> ctypes.CDLL:
-    """The compiled kernel. Raises as `load_library`."""
+    """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the texture's compiled kernel", "tiles", VERSION)
     pointer = ctypes.c_void_p
     number = ctypes.c_int32
@@ -81,12 +81,13 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel that textures use, None if they use the reference. Raises as `library_or_none`."""
+    """Return the compiled kernel that textures use, None if they use the reference. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
 
 
 def kernel_threads() -> int:
-    """Number of threads that share the tiles of a frame: half of the cores, because others decode and choose."""
+    """Return the number of threads that share the tiles of a frame: half of the cores, because others decode and
+    choose."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -95,7 +96,7 @@ def kernel_threads() -> int:
 
 
 def kernel_in_use() -> str:
-    """The instruction set that textures in host memory use, "reference" if it is not the compiled kernel."""
+    """Return the instruction set that textures in host memory use, "reference" if it is not the compiled kernel."""
     kernel = kernel_or_none()
     if kernel is None:
         return "reference"
@@ -103,7 +104,7 @@ def kernel_in_use() -> str:
 
 
 def kernel_remedy() -> str | None:
-    """The remedy if the compiled kernel cannot be used, though the reference was not requested; else None."""
+    """Return the remedy if the compiled kernel cannot be used, though the reference was not requested; else None."""
     try:
         load_kernel(kernel_path())
     except BackendMissing as error:
@@ -112,7 +113,7 @@ def kernel_remedy() -> str | None:
 
 
 def host_texture(fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS) -> HostTexture:
-    """A texture of `levels` levels in host memory. Raises what `kernel_or_none` raises."""
+    """Return a texture of `levels` levels in host memory. Raises what `kernel_or_none` raises."""
     kernel = kernel_or_none()
     if kernel is None:
         return ReferenceTexture(fmt, thresholds, levels)

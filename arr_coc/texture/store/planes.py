@@ -43,7 +43,7 @@ class PlaneFormat:
 
     @classmethod
     def of(cls, planes: FramePlanes) -> PlaneFormat:
-        """The format of one frame. Raises ShapeError if its planes do not belong together."""
+        """Return the format of one frame. Raises ShapeError if its planes do not belong together."""
         expected = {"yuv": 3, "gray": 1, "rgb": 1}[planes.layout]
         if len(planes.planes) != expected:
             raise ShapeError(f"layout {planes.layout} has {expected} planes, got {len(planes.planes)}")
@@ -99,7 +99,7 @@ class Difference:
 
     @classmethod
     def everywhere(cls, grid: TileGrid) -> Difference:
-        """All tiles dirty, for a frame that is not to be compared."""
+        """Return all tiles dirty, for a frame that is not to be compared."""
         return cls(np.ones(grid.shape, bool))
 
     @property
@@ -110,7 +110,7 @@ class Difference:
 def differing_tiles(
     fmt: PlaneFormat, old_planes: tuple[Plane, ...], planes: tuple[Plane, ...], thresholds: Thresholds
 ) -> Mask:
-    """Tiles that differ between the planes of two frames, without padding: bool [rows, cols].
+    """Return the tiles that differ between the planes of two frames, without padding: bool [rows, cols].
 
     Args:
         fmt: Format of both.
@@ -126,7 +126,7 @@ def differing_tiles(
 
 
 def _measures(delta: Plane, grid: TileGrid, tile: tuple[int, int]) -> tuple[npt.NDArray, npt.NDArray]:
-    """The largest cell and the rounded mean of each tile [rows, cols]; of three channels, the largest."""
+    """Return the largest cell and the rounded mean of each tile [rows, cols]; of three channels, the largest."""
     (rows, cols), (height, width) = grid.shape, tile
     below = rows * height - delta.shape[0]
     right = cols * width - delta.shape[1]
@@ -137,5 +137,5 @@ def _measures(delta: Plane, grid: TileGrid, tile: tuple[int, int]) -> tuple[npt.
 
 
 def _halved(source: Plane) -> Plane:
-    """The box filter (a + b + c + d + 2) >> 2."""
+    """Apply the box filter (a + b + c + d + 2) >> 2."""
     return cv2.resize(source, (source.shape[1] // 2, source.shape[0] // 2), interpolation=cv2.INTER_AREA)

@@ -83,7 +83,7 @@ def to_rgb(planes: tuple[Plane, ...], colour: Colour) -> Plane:
 
 
 def page_zeros(*shape: int) -> Plane:
-    """A zeroed uint8 array on separate pages, so that its rows begin at whole cache lines for the kernel."""
+    """Return a zeroed uint8 array on separate pages, so that its rows begin at whole cache lines for the kernel."""
     size = math.prod(shape)
     return np.frombuffer(mmap.mmap(-1, size), np.uint8, size).reshape(shape)
 
@@ -110,7 +110,7 @@ def refresh(levels: tuple[Plane, ...], rectangle: Rectangle) -> None:
 
 
 def gather(levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
-    """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+    """Return the pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
     out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
     for code in np.unique(regions[:, 0]).tolist():
         footprint = FOOTPRINTS[code]
@@ -154,7 +154,7 @@ class HostTexture(ABC):
 
     @abstractmethod
     def compare(self, planes: FramePlanes) -> Mask:
-        """Tiles of a frame that differ from what is held: bool [rows, cols]."""
+        """Return the tiles of a frame that differ from what is held: bool [rows, cols]."""
 
     @abstractmethod
     def update(self, planes: FramePlanes, dirty: Mask) -> None:
@@ -169,7 +169,7 @@ class HostTexture(ABC):
 
     @abstractmethod
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        """Return the pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
 
 
 class ReferenceTexture(HostTexture):

@@ -16,7 +16,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import Feedback, FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from stream.scenes import load_scene
-from tests.arr_coc.allocation.test_attending import blank, drops, slope, white_noise
+from tests.arr_coc.allocation.test_structure import blank, drops, slope, white_noise
 
 QUESTION = "What does the sign say?"
 STAMP = FrameStamp(0, 0, 0)
