@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Literal, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
-from stream.config import FileName
 from stream.config_loading import known_keys
+from stream.extension.options import options_of_fields
 from stream.options.option import Option
-from stream.sinks.types import caption_suffixes
 
 HEAD = '''\
 # ruff: noqa: E501
@@ -33,12 +28,7 @@ def option_table() -> str:
 
 def options() -> Iterator[Option]:
     """Yield the options in the order of their fields."""
-    for key, field in known_keys().items():
-        for option in field.metadata:
-            if isinstance(option, Option):
-                texts = {"choices": _choices(field.annotation), "default": _default(field.default)}
-                text = option.help.format(**texts, suffixes=", ".join(caption_suffixes()))
-                yield replace(option, help=text, key=key, kind=_kind(option, field))
+    return options_of_fields(known_keys())
 
 
 def _row(option: Option) -> str:
@@ -49,23 +39,3 @@ def _row(option: Option) -> str:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
-
-
-def _choices(annotation: Any) -> str:
-    values = get_args(annotation) if get_origin(annotation) is Literal else ()
-    return ", ".join(str(value) for value in values if value != "auto")
-
-
-def _default(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _kind(option: Option, field: FieldInfo) -> str:
-    """Return how the value is read, by the type of the field."""
-    if option.metavar is None:
-        return "switch" if " / " in option.spelling else "flag"
-    if option.metavar == "TIME":
-        return "time"
-    if get_origin(field.annotation) is tuple:
-        return "list"
-    return "text" if field.annotation in (str, str | None, FileName | None) else "value"

@@ -15,6 +15,7 @@ import typer
 from arr_coc.resources import presets
 from stream.commands.help import group_of, rank_of
 from stream.errors import ConfigError
+from stream.extension.registry import installed_extensions
 from stream.options.durations import parse_duration
 from stream.options.option import RUN, Option
 from stream.options.table import OPTIONS
@@ -231,7 +232,7 @@ class GivenOptions(Mapping[str, Any]):
     def _check_switches(self, config: Config, given_options: Collection[str]) -> None:
         """Raise ConfigError for an option such as `--mqtt-name` without `--mqtt`, the switch of its section."""
         parameters = {option.key: option for option in options_of(self._command) if option.parameter in given_options}
-        switches = {option.key: option for option in OPTIONS}
+        switches = {option.key: option for option in all_options()}
         for name, section in config.sections().items():
             key = f"{name}.{section.switch}"
             if key not in switches or config.value(key) is not None:
@@ -244,9 +245,18 @@ class GivenOptions(Mapping[str, Any]):
                     raise ConfigError(f"{option.names[0]} needs {switch}; give for example {switch} {example}")
 
 
+def all_options() -> tuple[Option, ...]:
+    """Return the options that set keys: those of this program, and of installed extensions."""
+    if not installed_extensions():
+        return OPTIONS
+    from stream.extension.options import installed_options  # loads pydantic
+
+    return (*OPTIONS, *installed_options())
+
+
 def options_of(command: str) -> list[Option]:
     """Return the options of a command that set keys, in the order of their fields."""
-    return [option for option in OPTIONS if command in option.commands]
+    return [option for option in all_options() if command in option.commands]
 
 
 def takes_options(function: Callable[..., int]) -> Callable[..., int]:

@@ -21,37 +21,42 @@ IN_TREE = "stream.extensions"
 
 
 @cache
-def extensions() -> tuple[Extension, ...]:
-    """Return the extensions, those of this program first.
-
-    Raises ConfigError, which names the package, if one of another package cannot be loaded.
-    """
+def own_extensions() -> tuple[Extension, ...]:
+    """Return the extensions of this program."""
     names = import_module(IN_TREE).NAMES
-    own = [import_module(f"{IN_TREE}.{name}").EXTENSION for name in names]
-    return (*own, *_installed({extension.name for extension in own}))
+    return tuple(import_module(f"{IN_TREE}.{name}").EXTENSION for name in names)
 
 
-def _installed(taken: set[str]) -> list[Extension]:
-    found = []
+@cache
+def installed_extensions() -> tuple[Extension, ...]:
+    """Return the extensions of other packages, by name.
+
+    Raises ConfigError, which names the package, if one cannot be loaded.
+    """
+    names = {extension.name for extension in own_extensions()}
+    loaded = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = entry.dist.name if entry.dist is not None else entry.value
+        remedy = f"repair it, or remove it: pip uninstall {package}"
         try:
             extension = entry.load()
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
-                f"the extension {entry.name} of {package} cannot be loaded: {reason}; repair it, or "
-                f"remove it with pip uninstall {package}"
+                f"the extension {entry.name} of {package} cannot be loaded: {reason}; {remedy}"
             ) from error
         if not isinstance(extension, Extension):
-            raise ConfigError(f"{entry.value} of {package} is no Extension; pip uninstall {package}")
-        if extension.name in taken:
-            raise ConfigError(
-                f"the extension {extension.name} of {package} has the name of another one; pip uninstall {package}"
-            )
-        taken.add(extension.name)
-        found.append(extension)
-    return found
+            raise ConfigError(f"{entry.value} of {package} is no stream.extension.Extension; {remedy}")
+        if extension.name in names:
+            raise ConfigError(f"{package} has an extension {extension.name}, and so has another package; {remedy}")
+        names.add(extension.name)
+        loaded.append(extension)
+    return tuple(loaded)
+
+
+def extensions() -> tuple[Extension, ...]:
+    """Return all extensions, those of this program first. Raises ConfigError as `installed_extensions`."""
+    return (*own_extensions(), *installed_extensions())
 
 
 @cache

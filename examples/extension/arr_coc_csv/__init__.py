@@ -1,0 +1,19 @@
+"""Answers as CSV, a bouncing ball as a source, and a command that counts answers."""
+
+from stream.extension import CommandType, Extension, SinkType, SourceType
+
+EXTENSION = Extension(
+    name="csv",
+    section="arr_coc_csv.section:CsvSection",
+    sinks=(SinkType(help="answers as CSV", suffixes=(".csv",), open="arr_coc_csv.sink:CsvSink.open"),),
+    sources=(
+        SourceType(
+            forms="`ball:SECONDS`",
+            help="a ball that goes from left to right",
+            prefixes=("ball:",),
+            check="arr_coc_csv.source:seconds_of",
+            open="arr_coc_csv.source:BallSource",
+        ),
+    ),
+    commands=(CommandType(function="arr_coc_csv.command:count"),),
+)

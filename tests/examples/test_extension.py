@@ -1,0 +1,95 @@
+"""The package of examples/extension is installed into an empty folder, and the program has its parts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.network import LIMIT_S
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "extension"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package, as pip installs it. Its sources are copied, as a build writes beside them."""
+    folder = tmp_path_factory.mktemp("site")
+    sources = tmp_path_factory.mktemp("sources") / "extension"
+    shutil.copytree(EXAMPLE, sources)
+    offline = ("--no-deps", "--no-build-isolation", "--no-index")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", str(folder), str(sources)],
+        check=True,
+        timeout=LIMIT_S,
+    )
+    return folder
+
+
+def program(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The result of a command with the packages of `site`."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "run_stream.py"), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site), "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+def test_its_source_sink_key_and_command_are_there(site: Path, tmp_path: Path) -> None:
+    result = program(site, tmp_path, "caption", "ball:3", "-o", "a.csv", "--csv-delimiter", ";")
+    assert result.returncode == 0, result.stderr
+    assert "wrote a.csv" in result.stderr
+    head, *lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert head == "seconds;text;tokens"
+    assert [line.partition(";")[0] for line in lines] == ["0.0", "2.0", "2.9"]
+    assert program(site, tmp_path, "count", "a.csv").stdout.startswith("3 answers, ")
+    assert "--csv-delimiter CHARACTER" in program(site, tmp_path, "caption", "--help").stdout
+    assert "Count the answers of a .csv." in program(site, tmp_path, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("caption", "ball:x"), "error: 'ball:x' has no length in seconds; write for example ball:5"),
+        (("caption", "ball:3", "--csv-delimiter", ";;"), "error: --csv-delimiter should have at most 1 character"),
+        (("caption", "ball:3", "--set", "csv.delimitr=;"), "unknown key csv.delimitr; did you mean csv.delimiter?"),
+    ],
+)
+def test_mistakes_are_reported_as_those_of_the_program(
+    arguments: tuple[str, ...], line: str, site: Path, tmp_path: Path
+) -> None:
+    result = program(site, tmp_path, *arguments)
+    assert result.returncode == 2
+    assert line in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("raise OSError('no display')", "the extension csv of arr-coc-csv cannot be loaded: no display; repair it"),
+        ("EXTENSION = 5", "arr_coc_csv:EXTENSION of arr-coc-csv is no stream.extension.Extension; repair it"),
+        (
+            "from stream.extension import Extension\nEXTENSION = Extension(name='otlp')",
+            "arr-coc-csv has an extension otlp, and so has another package; repair it",
+        ),
+    ],
+)
+def test_a_broken_extension_is_one_line_that_names_its_package(
+    text: str, problem: str, site: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "site"
+    shutil.copytree(site, broken)
+    (broken / "arr_coc_csv" / "__init__.py").write_text(text)
+    result = program(broken, tmp_path, "caption", "scene:demo", "--max-frames", "1")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {problem}")
+    assert result.stderr.count("\n") == 1
