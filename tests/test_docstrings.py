@@ -51,7 +51,7 @@ def is_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def test_arguments_are_documented_if_there_are_many() -> None:
     documented, missing = set(WITHOUT_ARGS), dict[str, str]()
     for path in SOURCES:
-        if "commands" in path.parts:  # options have help texts
+        if "commands" in path.parts or path.name == "command.py":  # options have help texts
             continue
         for node in public(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
