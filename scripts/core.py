@@ -19,25 +19,17 @@ EXTENSIONS = "stream.extensions"
 FEATURES = {
     "api": "stream.answer.api",
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
-    "cameras": "stream.sources.cameras stream.sources.devices",
     "detections": "stream.answer.detections stream.stages.detection_feed stream.protocol.detections",
     "finetune": "arr_coc.finetune",
-    "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
     "journal": "stream.recording.journal",
     "latency": "stream.answer.latency arr_coc.allocation.latency_budget",
     "live display": "stream.display.live stream.display.panes stream.display.layout",
-    "scenes": "stream.scenes stream.sources.scene",
     "serve": "stream.commands.serve",
-    "service manager": "stream.monitor.service_manager",
     "shadow": "stream.answer.quality",
     "side questions": "stream.answer.side",
     "small weights": "arr_coc.qwen.small_weights",
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
-    "web": (
-        "stream.runtime.pictures stream.protocol.pictures stream.protocol.inspection stream.transport.pictures "
-        "stream.transport.camera arr_coc.allocation.inspection"
-    ),
     "adapt": "arr_coc.adaptation",
     "record": "stream.recording.recorder",
     "zeromq": "stream.transport.services",

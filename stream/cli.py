@@ -54,7 +54,6 @@ CORE = (
     CommandType(function="stream.commands.caption:caption", grouped=True),
     CommandType(function="stream.commands.watch:watch", grouped=True),
     CommandType(function="stream.commands.caption:demo", grouped=True),
-    CommandType(function="stream.commands.serve:ask"),
     CommandType(function="stream.commands.serve:serve_answers"),
     CommandType(function="stream.commands.serve:keys"),
 )

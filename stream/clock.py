@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -130,3 +131,25 @@ class DisplayClock:
         if at is None or self._dates:
             return ""
         return f"{at:%A, %Y-%m-%d}"
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """Allowance that grows by `rate` a second up to `burst`; pure, the caller gives the time."""
+
+    rate: float
+    burst: float
+    _left: float = 0.0
+    _at_s: float | None = None
+
+    def take(self, now_s: float) -> bool:
+        """Return whether one more is allowed now, and count it."""
+        if self._at_s is None:
+            self._left = self.burst
+        else:
+            self._left = min(self.burst, self._left + (now_s - self._at_s) * self.rate)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

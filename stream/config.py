@@ -80,6 +80,10 @@ class ExtensionSection(Section):
         """Return the section of a run that is one of several cameras: what it makes is named after it."""
         return self
 
+    @classmethod
+    def check_together(cls, cameras: Mapping[str, Config]) -> None:
+        """Raise ConfigError for what several cameras cannot have, by name; each is checked alone elsewhere."""
+
     def shown(self) -> Self:
         """Return the section for logs and recordings, without secrets."""
         return self

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stream.answer.text import STATEMENT_TOKENS
 from stream.config import Config
-from stream.extensions.past.recap import STATEMENT_TOKENS
 
 if TYPE_CHECKING:
     from arr_coc.model import ARRCOCQwen

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,11 +52,10 @@ def watch(
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config_loading import ConfigLayer
     from stream.display import WatchOptions, open_display
-    from stream.extensions.fleet.cameras import is_named
+    from stream.extension import WatchRequest
+    from stream.extension.registry import extensions
     from stream.sinks.paths import STDOUT
-    from stream.sources.address import BROWSER
 
-    has_names = any(map(is_named, source or ()))
     if source:
         top = [ConfigLayer("SOURCE", {"source": source[0]})]
     else:
@@ -70,10 +68,6 @@ def watch(
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
     watch_options = WatchOptions(every_s, ask_stdin, live=not options["debug"])
-    if has_names:
-        from stream.extensions.fleet.command import watch_named
-
-        return watch_named(config, source or (), limit_s=limit_s, watch_options=watch_options)
 
     def watch_one(config: Config, service: AnswerService | None = None) -> Summary:
         check_run(config)
@@ -90,27 +84,12 @@ def watch(
         report_written([*config.output.paths, *also_written(config)])
         return summary
 
-    if BROWSER in (source or [config.source]):
-        with _browser_camera(config, source) as camera_config:
-            return exit_status(watch_one(camera_config), watching=bool(config.watch))
+    request = WatchRequest(config, tuple(source or ()), limit_s, watch_options, watch_one)
+    for extension in extensions():
+        if extension.watch:
+            status: int | None = resolve_name(extension.watch)(request)
+            if status is not None:
+                return status
     if source and len(source) > 1:
         return run_each(configs_of(config, source), watch_one)
     return exit_status(watch_one(config), watching=bool(config.watch))
-
-
-@contextmanager
-def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Config]:
-    """Give the configuration of a run whose source is a viewer's camera. Raises ConfigError."""
-    from stream.extensions.web.access import WebAccess
-    from stream.extensions.web.camera import CAMERA, of_camera
-    from stream.sources.address import BROWSER
-    from stream.transport import ipc_endpoint, private_directory
-
-    if sources is not None and len(sources) > 1:
-        raise ConfigError(f"{BROWSER} is watched alone; leave the other sources out")
-    if config.value("web.address") is None:
-        raise ConfigError(f"{BROWSER} is the camera of a viewer of the page; give --web PORT as well")
-    if not WebAccess.of(config).control:
-        raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
-    with private_directory() as folder:
-        yield of_camera(config, ipc_endpoint(folder, CAMERA))

@@ -6,6 +6,7 @@ A name is that of an object, `package.module:object`, as entry points have it. d
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
@@ -17,6 +18,8 @@ from stream.sinks.paths import STDOUT
 if TYPE_CHECKING:
     from stream.clock import Clock
     from stream.config import CaptureConfig, Config, NetworkConfig
+    from stream.display import WatchOptions
+    from stream.events import Summary
     from stream.media import Source
     from stream.monitor.health import RunMonitor
     from stream.sinks.base import Sink
@@ -165,6 +168,22 @@ class SourceType:
         return resolve_name(self.open)(opening)
 
 
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What the command `watch` is to watch."""
+
+    config: Config
+    """Configuration of the run."""
+    sources: tuple[str, ...]
+    """Sources on the command line; none if the configuration names one."""
+    limit_s: float | None
+    """Seconds from the first frame to the end; None for no limit."""
+    options: WatchOptions
+    """Options of the display."""
+    watch_one: Callable[[Config], Summary]
+    """Watch one source to its end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandType:
     """Command of the command line."""
@@ -194,6 +213,9 @@ class Extension:
     sources: tuple[SourceType, ...] = ()
     """Types of sources; they are asked before those of the core."""
     commands: tuple[CommandType, ...] = ()
+    watch: str = ""
+    """Name of a function that `watch` asks first, `(WatchRequest) -> int | None`: it watches sources of a form of its
+    own and returns the exit status, or None for other sources."""
     extra: Extra | None = None
     """Optional libraries of the whole, which `doctor` lists."""
 

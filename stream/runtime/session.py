@@ -24,7 +24,6 @@ from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
-    from stream.extensions.web.application import PageCamera
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.run import Run
 
@@ -76,7 +75,7 @@ def run_session(
     camera: str = "",
     resume: bool = False,
     limit_s: float | None = None,
-    page: PageCamera | None = None,
+    page: object = None,
     monitor: RunMonitor | None = None,
     signals: bool = True,
 ) -> Summary:

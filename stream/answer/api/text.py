@@ -7,9 +7,9 @@ import time
 from stream.answer.api.model import CHARS_A_TOKEN_MAX, Served, connect_server
 from stream.answer.api.thoughts import ThoughtFilter
 from stream.answer.model import without_thoughts
+from stream.answer.text import STATEMENT_TOKENS
 from stream.config import Config
 from stream.errors import AnswerLost
-from stream.extensions.past.recap import STATEMENT_TOKENS
 
 PROMPT_TOKENS = 4096
 """Longest prompt: the API does not report a model's context, and servers with less are rare."""

@@ -4,5 +4,5 @@ from stream.extension import CommandType, Extension
 
 EXTENSION = Extension(
     name="adapt",
-    commands=(CommandType(function="stream.extensions.adapt.command:adapt", before="ask"),),
+    commands=(CommandType(function="stream.extensions.adapt.command:adapt", before="serve-answers"),),
 )

@@ -4,5 +4,5 @@ from stream.extension import CommandType, Extension
 
 EXTENSION = Extension(
     name="bench",
-    commands=(CommandType(function="stream.extensions.bench.command:bench", before="ask", grouped=True),),
+    commands=(CommandType(function="stream.extensions.bench.command:bench", before="serve-answers", grouped=True),),
 )

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from stream.config import Config
 from stream.display.input import NAME
 from stream.errors import ConfigError
-from stream.extensions.past.section import PastSection
-from stream.extensions.web.access import WebAccess
+from stream.extension.registry import section_models
 from stream.recording.identity import ANSWER_KEYS
 from stream.sinks.paths import STDOUT
 from stream.sinks.types import sink_types, sinks_of
@@ -89,10 +88,9 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
     """Raise ConfigError if two cameras would write one file or serve one address. Several may write the same
     .jsonl, whose lines name the camera, and all are in one page, whose settings are checked here, once."""
     _refuse_twice(_files(cameras), "write {place!r}; put {{camera}} into its name, such as '{{camera}}{suffix}'")
-    paged = next((camera.config for camera in cameras if camera.config.value("web.address") is not None), None)
-    if paged is not None:
-        WebAccess.of(paged)
-    _check_remembered(cameras)
+    configs = {camera.name: camera.config for camera in cameras}
+    for model in section_models().values():
+        model.check_together(configs)
     for sink in sink_types():
         if sink.place != "address":
             continue
@@ -102,22 +100,6 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
         )
     names = ((name, camera.name) for camera in cameras if (name := camera.config.value("mqtt.name")))
     _refuse_twice(names, "have the MQTT name {place!r}; leave mqtt.name out: a camera's own name is taken")
-
-
-def _check_remembered(cameras: Sequence[NamedCamera]) -> None:
-    """Raise ConfigError if two cameras remember in one file, which has one writer, with different limits."""
-    first: dict[str, NamedCamera] = {}
-    for camera in cameras:
-        past = PastSection.of(camera.config)
-        if past.file is None:
-            continue
-        other = first.setdefault(os.path.realpath(past.file), camera)
-        others = PastSection.of(other.config)
-        if (others.max_days, others.max_mib) != (past.max_days, past.max_mib):
-            raise ConfigError(
-                f"the cameras {other.name} and {camera.name} both remember in {past.file!r}, with different "
-                "limits; give both the same past.max_days and past.max_mib"
-            )
 
 
 def shared_lines(cameras: Sequence[NamedCamera]) -> list[str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stream.config import Config
     from stream.config_loading import ConfigLayer
     from stream.display import WatchOptions
+    from stream.extension import WatchRequest
     from stream.extensions.fleet.cameras import NamedCamera
     from stream.extensions.fleet.file import FleetFile
     from stream.extensions.fleet.on_ray.settings import RaySettings
@@ -131,6 +132,15 @@ def _vllm_layer(config: Config, place: VllmPlace) -> ConfigLayer:
     model = config.answer.model or str(bundled_model_path())
     values = {"answer.api.url": place.url, "answer.api.picture": "tokens", "answer.model": model}
     return ConfigLayer("--engine vllm", values)
+
+
+def watch_cameras(request: WatchRequest) -> int | None:
+    """Watch several cameras, given as NAME=SOURCE, with one model."""
+    from stream.extensions.fleet.cameras import is_named
+
+    if not any(map(is_named, request.sources)):
+        return None
+    return watch_named(request.config, request.sources, limit_s=request.limit_s, watch_options=request.options)
 
 
 def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, watch_options: WatchOptions) -> int:

@@ -39,7 +39,7 @@ def mcp(
     bearer token; beyond this machine one is needed.
     """
     from stream.extensions.mcp import MCP
-    from stream.extensions.web.access import LOCAL_NAMES, TOKEN, TOKEN_CHARS_MIN, is_loopback, parse_address
+    from stream.http.address import LOCAL_NAMES, TOKEN, TOKEN_CHARS_MIN, is_loopback, parse_address
 
     MCP.require("the command mcp")
     token = os.environ.get(TOKEN) or None

@@ -20,7 +20,7 @@ from arr_coc.types import NS_PER_S
 from stream.errors import StreamError
 from stream.extensions.mcp.page import CameraPage
 from stream.extensions.mcp.pictures import with_tokens
-from stream.extensions.past.times import iso_time, parse_past_time
+from stream.options.past_times import iso_time, parse_past_time
 from stream.untrusted import WATCH_CHARS_MAX
 
 INSTRUCTIONS = """Live cameras that a vision-language model watches. `ask` puts a question to the newest frame of one; \

@@ -15,7 +15,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from stream.errors import OutputError
-from stream.extensions.web.access import names_server
+from stream.http.address import names_server
 from stream.http.guard import Awaited, ConnectionGuard, ConnectionProgress, GuardLimits, peer_of
 from stream.http.traffic import discard_unread, traffic_of
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from stream import logs
+from stream.clock import RateLimit
 from stream.config import Config
 from stream.control import Ask
 from stream.events import (
@@ -36,8 +37,7 @@ from stream.extensions.mqtt.broker import Broker, device_name
 from stream.extensions.mqtt.link import RETRY_S, MqttLink
 from stream.extensions.mqtt.section import MqttSection
 from stream.extensions.mqtt.topics import MATCH, MqttMessage, RunTopics
-from stream.extensions.web.access import parse_address
-from stream.extensions.web.viewer import RateLimit
+from stream.http.address import parse_address
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink, program_version
 

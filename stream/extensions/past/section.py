@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from typing_extensions import Self
 
-from stream.config import ExtensionSection, FileName
+from stream.config import Config, ExtensionSection, FileName
+from stream.errors import ConfigError
 from stream.options.option import Option
 
 
@@ -22,6 +25,22 @@ class PastSection(ExtensionSection):
         if self.camera is not None:
             return self
         return self.model_copy(update={"camera": name})
+
+    @classmethod
+    def check_together(cls, cameras: Mapping[str, Config]) -> None:
+        """Raise ConfigError if two cameras remember in one file, which has one writer, with different limits."""
+        first: dict[str, str] = {}
+        for name, config in cameras.items():
+            section = cls.of(config)
+            if section.file is None:
+                continue
+            other = first.setdefault(os.path.realpath(section.file), name)
+            limits = cls.of(cameras[other])
+            if (limits.max_days, limits.max_mib) != (section.max_days, section.max_mib):
+                raise ConfigError(
+                    f"the cameras {other} and {name} both remember in {section.file!r}, with different limits; give "
+                    "both the same past.max_days and past.max_mib"
+                )
 
     file: Annotated[
         FileName | None,

@@ -6,7 +6,7 @@ from stream.config import Config
 from stream.errors import ConfigError
 from stream.extensions.robotics import FOXGLOVE
 from stream.extensions.robotics.section import RoboticsSection
-from stream.extensions.web.access import is_loopback, parse_address
+from stream.http.address import is_loopback, parse_address
 
 
 def foxglove_address(config: Config) -> tuple[str, int]:

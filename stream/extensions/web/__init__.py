@@ -18,5 +18,6 @@ EXTENSION = Extension(
             open="stream.extensions.web.sink:WebSink.open",
         ),
     ),
+    watch="stream.extensions.web.command:watch_browser",
     commands=(CommandType(function="stream.extensions.web.command:web", before="demo", grouped=True),),
 )

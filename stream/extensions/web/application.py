@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from stream.clock import RateLimit
 from stream.errors import SourceNotFound, TransportError
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.camera import BrowserCamera
@@ -32,11 +33,11 @@ from stream.extensions.web.microscope import Microscope, microscope_routes
 from stream.extensions.web.sources import scene_thumbnail
 from stream.extensions.web.uploads.decoder import PictureRefused
 from stream.extensions.web.uploads.receiver import PictureUploads
-from stream.extensions.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
+from stream.extensions.web.viewer import MESSAGES_A_SECOND, MessageRefused, Viewer, read_message
 
 if TYPE_CHECKING:
-    from stream.extensions.clips.manifest import ClipIndex
     from stream.extensions.web.compare import CompareDesk
+    from stream.recording.clip_manifest import ClipIndex
 
 PAGE = Path(__file__).parent / "page"
 
@@ -247,7 +248,7 @@ def make_application(
     async def clip(request: Request) -> Response:
         for camera in selection_of(request).values():
             if (folder := camera.hub.clips) is not None:
-                from stream.extensions.clips.manifest import ClipIndex
+                from stream.recording.clip_manifest import ClipIndex
 
                 index = clip_indices.setdefault(folder, ClipIndex(Path(folder)))
                 path = await asyncio.to_thread(index.find, request.path_params["name"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 import time
 
+from stream.clock import RateLimit
 from stream.config import Config
-from stream.extensions.web.viewer import MessageRefused, RateLimit
+from stream.extensions.web.viewer import MessageRefused
 from stream.sources.address import ZMQ_PREFIX
 from stream.transport.camera import CameraSender
 from stream.untrusted import MIB

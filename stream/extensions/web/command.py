@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stream.commands.options import GivenOptions, takes_options
-from stream.commands.outcome import INTERRUPTED, report_error, report_note
+from stream.commands.outcome import INTERRUPTED, exit_status, report_error, report_note
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream.config import Config
+    from stream.extension import WatchRequest
     from stream.extensions.web.compare import CompareDesk
     from stream.extensions.web.comparison.messages import ModelChoice
     from stream.extensions.web.sink import WebPage
@@ -239,3 +241,31 @@ def _run(
     if is_interrupted and not chooser.left:
         chooser.quit()
     chooser.ended(None if summary is None else summary.ended, problem)
+
+
+def watch_browser(request: WatchRequest) -> int | None:
+    """Watch the camera of a viewer of the page, if that is the source. Raises ConfigError."""
+    from stream.sources.address import BROWSER
+
+    if BROWSER not in (request.sources or (request.config.source,)):
+        return None
+    with _browser_camera(request.config, request.sources) as config:
+        return exit_status(request.watch_one(config), watching=bool(config.watch))
+
+
+@contextmanager
+def _browser_camera(config: Config, sources: Sequence[str]) -> Iterator[Config]:
+    """Give the configuration of a run whose source is a viewer's camera. Raises ConfigError."""
+    from stream.extensions.web.access import WebAccess
+    from stream.extensions.web.camera import CAMERA, of_camera
+    from stream.sources.address import BROWSER
+    from stream.transport import ipc_endpoint, private_directory
+
+    if len(sources) > 1:
+        raise ConfigError(f"{BROWSER} is watched alone; leave the other sources out")
+    if config.value("web.address") is None:
+        raise ConfigError(f"{BROWSER} is the camera of a viewer of the page; give --web PORT as well")
+    if not WebAccess.of(config).control:
+        raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
+    with private_directory() as folder:
+        yield of_camera(config, ipc_endpoint(folder, CAMERA))

@@ -20,6 +20,7 @@ from arr_coc.budget import check_budget
 from arr_coc.errors import BudgetError
 from arr_coc.types import REGION_SHAPES, TILE_PX, Encode
 from stream.answer.request import words_of
+from stream.clock import RateLimit
 from stream.config import AllocateConfig
 from stream.control import describe
 from stream.extensions.web.comparison.messages import ENDED, CompareFailed, CompareJob, ComparisonRequest
@@ -28,7 +29,7 @@ from stream.extensions.web.picture_requests import call_in
 from stream.extensions.web.uploads.decoder import SIDE_PX_MAX, PictureRefused
 from stream.extensions.web.uploads.receiver import UPLOAD_BYTES_MAX, PictureUploads
 from stream.extensions.web.uploads.store import PictureStore, Rgb, keyed
-from stream.extensions.web.viewer import MessageRefused, RateLimit, check_length, decode_message
+from stream.extensions.web.viewer import MessageRefused, check_length, decode_message
 from stream.scenes.stills import STILLS, KnownAnswer
 
 COLUMNS_MAX = 6

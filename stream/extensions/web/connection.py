@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from stream.extensions.web.viewer import RateLimit
+from stream.clock import RateLimit
 
 SEND_LIMIT_S = 10.0
 """A viewer that takes nothing for this long is disconnected."""

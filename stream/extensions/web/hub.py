@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.clock import RateLimit
 from stream.config import WatchConfig, ZoneConfig
 from stream.control import Ask
 from stream.events import (
@@ -29,7 +30,7 @@ from stream.events import (
 )
 from stream.extensions.web.chat.questions import SideReplies, WatchReplies
 from stream.extensions.web.picture_requests import LivePictures, call_in
-from stream.extensions.web.viewer import RateLimit, Viewer, ViewerMessage
+from stream.extensions.web.viewer import Viewer, ViewerMessage
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
 from stream.sources.address import name_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -89,28 +88,6 @@ def read_message(text: str | bytes) -> ViewerMessage:
         raise MessageRefused(f"width is one of {', '.join(map(str, WIDTHS))}")
     check_length(message.ask or "")
     return message
-
-
-@dataclass(slots=True)
-class RateLimit:
-    """Allowance that grows by `rate` a second up to `burst`; pure, the caller gives the time."""
-
-    rate: float
-    burst: float
-    _left: float = 0.0
-    _at_s: float | None = None
-
-    def take(self, now_s: float) -> bool:
-        """Return whether one more is allowed now, and count it."""
-        if self._at_s is None:
-            self._left = self.burst
-        else:
-            self._left = min(self.burst, self._left + (now_s - self._at_s) * self.rate)
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class Viewer:

@@ -1,6 +1,6 @@
 """Sockets for robots and other programs: events, and a control socket for questions."""
 
-from stream.extension import Extension, SinkType, SourceType
+from stream.extension import CommandType, Extension, SinkType, SourceType
 
 EXTENSION = Extension(
     name="zeromq",
@@ -22,6 +22,7 @@ EXTENSION = Extension(
             open="stream.extensions.zeromq.sinks:ControlSink.open",
         ),
     ),
+    commands=(CommandType(function="stream.extensions.zeromq.command:ask", before="serve-answers"),),
     sources=(
         SourceType(
             forms="`zmq+tcp://HOST:PORT`, `zmq+ipc://PATH`",

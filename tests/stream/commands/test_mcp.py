@@ -20,7 +20,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from stream.cli import main
-from stream.extensions.web.access import TOKEN
+from stream.http.address import TOKEN
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.web import served
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from stream.errors import ConfigError
-from stream.extensions.past.times import iso_time, parse_past_time
+from stream.options.past_times import iso_time, parse_past_time
 
 NOW = datetime(2026, 11, 27, 16, 0, 0)
 

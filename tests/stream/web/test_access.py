@@ -9,8 +9,9 @@ import pytest
 
 from stream.config import Config
 from stream.errors import ConfigError
-from stream.extensions.web.access import WebAccess, parse_address
+from stream.extensions.web.access import WebAccess
 from stream.extensions.web.section import WebSection
+from stream.http.address import parse_address
 
 
 def access(**web: Any) -> WebAccess:

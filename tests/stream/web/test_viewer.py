@@ -6,15 +6,8 @@ import json
 
 import pytest
 
-from stream.extensions.web.viewer import (
-    CREDITS,
-    TEXTS_WAITING,
-    MessageRefused,
-    RateLimit,
-    Viewer,
-    ViewerMessage,
-    read_message,
-)
+from stream.clock import RateLimit
+from stream.extensions.web.viewer import CREDITS, TEXTS_WAITING, MessageRefused, Viewer, ViewerMessage, read_message
 from stream.untrusted import QUERY_LIMIT_CHARS
 
 

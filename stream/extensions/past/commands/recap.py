@@ -119,7 +119,7 @@ def _json_line(statement: Statement) -> str:
 
     import msgspec
 
-    from stream.extensions.past.times import iso_time
+    from stream.options.past_times import iso_time
     from stream.untrusted import printable_json
 
     values = {"since": iso_time(statement.since_ms), "until": iso_time(statement.until_ms), **asdict(statement)}

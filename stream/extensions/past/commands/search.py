@@ -113,7 +113,7 @@ def search_of(
     from stream.errors import ConfigError
     from stream.extensions.past.moments import KINDS
     from stream.extensions.past.search import Search
-    from stream.extensions.past.times import parse_past_time
+    from stream.options.past_times import parse_past_time
 
     for kind in kinds or ():
         if kind not in KINDS:
@@ -187,7 +187,7 @@ def plain(moment: FoundMoment) -> dict[str, Any]:
     import json
     from dataclasses import asdict
 
-    from stream.extensions.past.times import iso_time
+    from stream.options.past_times import iso_time
 
     values = asdict(moment)
     values["fields"] = None if moment.fields is None else json.loads(moment.fields)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from stream.clock import RateLimit
 from stream.control import SIDE_QUESTIONS_MAX, WATCH_CHANGES_MAX, AskAside, WatchChange
 from stream.events import Event, Restarted, SideAnswer, SideRefused, SideText, Summary, WatchesChanged
-from stream.extensions.web.viewer import RateLimit
 from stream.monitor.health import ANSWERS, RunMonitor
 
 QUESTIONS_A_SECOND = 2.0

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager, suppress
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
+from stream.clock import RateLimit
 from stream.extensions.web.uploads import decoder
 from stream.extensions.web.uploads.decoder import REFUSED, SIZE, PictureRefused
 from stream.extensions.web.uploads.store import Rgb
-from stream.extensions.web.viewer import RateLimit
 from stream.untrusted import MIB
 
 UPLOAD_BYTES_MAX = 16 * MIB
