@@ -51,7 +51,7 @@ ONLY_IN = {
     "cuda": "arr_coc.backends.cuda",
     "httpx2": "stream.answer.api stream.extensions.mcp",
     "mcp": "stream.extensions.mcp",
-    "starlette": "stream.extensions.web",
+    "starlette": "stream.extensions.web stream.extensions.past",
     "uvicorn": "stream.http",
     "h11": "stream.http",
     "websockets": "stream.extensions.web",

@@ -213,6 +213,9 @@ class Extension:
     sources: tuple[SourceType, ...] = ()
     """Types of sources; they are asked before those of the core."""
     commands: tuple[CommandType, ...] = ()
+    page_panel: str = ""
+    """Name of a function that gives routes of the live page for the configurations of its runs:
+    `(Sequence[Config]) -> list[starlette.routing.BaseRoute]`."""
     watch: str = ""
     """Name of a function that `watch` asks first, `(WatchRequest) -> int | None`: it watches sources of a form of its
     own and returns the exit status, or None for other sources."""

@@ -50,7 +50,7 @@ WALL_CLOCK_FOR_PEOPLE = {
     "stream/extensions/past/sink.py": "dates what is remembered",
     "stream/stages/detection_feed.py": "relates the times of a detector on another machine",
     "stream/extensions/web/chat/completions.py": "stamps replies for clients",
-    "stream/extensions/web/past.py": "counts times of a search from the present",
+    "stream/extensions/past/page.py": "counts times of a search from the present",
 }
 """Modules that may read the time of day, with the reason."""
 

@@ -30,7 +30,7 @@ from stream.extensions.web.compare import CompareDesk
 from stream.extensions.web.hub import Hub, HubOptions
 from stream.extensions.web.microscope import Microscope
 from stream.extensions.web.server import WebServer
-from stream.extensions.web.sink import WebPage
+from stream.extensions.web.sink import WebPage, panels_of
 from stream.extensions.web.sources import SourceChooser
 from stream.http.guard import ConnectionGuard
 from stream.monitor.health import RunMonitor
@@ -226,13 +226,13 @@ class ServedPage(LiveRun):
         self.config = config = Config(watch=watches, zones=zones or {}, **tables)
         self.access = WebAccess.of(config)
         camera = None if config.value("web.camera") is None else BrowserCamera(config.value("web.camera"))
-        remembered = [path for path in [config.value("past.file")] if path is not None]
+        panels = panels_of([config])
         options = HubOptions(
-            rate, config.value("web.width"), self.access.control, compare=compare is not None, past=bool(remembered)
+            rate, config.value("web.width"), self.access.control, compare=compare is not None, past=bool(panels)
         )
         place = PageCamera(Hub(options, chooser=chooser))
         super().__init__(config, place)
-        self.server = WebServer(self.access, {"": place}, camera, compare, remembered, guard)
+        self.server = WebServer(self.access, {"": place}, camera, compare, panels, guard)
         self.port = self.server.port
         self.go_live()
 
@@ -249,7 +249,8 @@ class SharedPage:
 
     def __init__(self, names: Sequence[str], *, remembered: Sequence[str] = (), **values: Any) -> None:
         config = Config(**sections(**{"web__address": "127.0.0.1:0", **values}))
-        self.page = WebPage(config, names, remembered=remembered)
+        configs = [config.with_values({"past.file": path}) for path in remembered]
+        self.page = WebPage(config, names, configs=configs)
         self.url = self.page.address.partition("?")[0]
         self.port = int(self.url.strip("/").rpartition(":")[2])
         self.cameras = {name: LiveRun(config, place, name) for name, place in self.page.cameras.items()}

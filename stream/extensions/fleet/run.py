@@ -168,9 +168,7 @@ class Fleet:
         from stream.extensions.web.sink import WebPage
 
         names = dict.fromkeys([*(camera.name for camera in self._cameras), *self._refused])
-        paths = (config.value("past.file") for config in configs)
-        remembered = list(dict.fromkeys(path for path in paths if path is not None))
-        page = stack.enter_context(closing(WebPage(paged, list(names), remembered=remembered)))
+        page = stack.enter_context(closing(WebPage(paged, list(names), configs=configs)))
         for name, reason in self._refused.items():
             page.failed(name, reason)
         page.print_address()

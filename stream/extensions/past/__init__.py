@@ -15,6 +15,7 @@ EXTENSION = Extension(
             open="stream.extensions.past.sink:PastSink.open",
         ),
     ),
+    page_panel="stream.extensions.past.panel:routes",
     commands=(
         CommandType(function="stream.extensions.past.commands.search:search", before="serve-answers"),
         CommandType(function="stream.extensions.past.commands.recap:recap", before="serve-answers"),

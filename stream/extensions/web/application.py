@@ -191,7 +191,7 @@ def make_application(
     cameras: Mapping[str, PageCamera],
     browser_camera: BrowserCamera | None = None,
     compare: CompareDesk | None = None,
-    remembered: Sequence[str] = (),
+    panels: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """Return the application that shows runs to viewers.
 
@@ -200,7 +200,7 @@ def make_application(
         cameras: Cameras by name; a single run has the name "".
         browser_camera: Receiver of a viewer's camera, if that is the source of the only run.
         compare: Desk of the compare page, if there is one.
-        remembered: SQLite files with past moments, which viewers search.
+        panels: Routes of other extensions.
     """
 
     files = StaticFiles(directory=PAGE)
@@ -303,10 +303,7 @@ def make_application(
         *chat_routes(hubs, access),
         *agent_routes(hubs, access),
     ]
-    if remembered:
-        from stream.extensions.web.past import PastFiles, past_routes
-
-        routes += past_routes(PastFiles(remembered))
+    routes += panels
     if compare is not None:
         routes += compare.routes(uploads)
     handlers = {PictureRefused: _refuse, QuestionRefused: refusal_reply}

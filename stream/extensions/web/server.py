@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from starlette.routing import BaseRoute
+
 from stream.errors import OutputError
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.application import PageCamera, make_application
@@ -36,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Serves the page of `cameras`, by name, with the past of the files `remembered`, until it is closed.
+    """Serves the page of `cameras`, by name, with the routes of other extensions, `panels`, until it is closed.
 
     Raises OutputError if the address cannot be bound or the certificate cannot be used.
     """
@@ -47,7 +49,7 @@ class WebServer:
         cameras: Mapping[str, PageCamera],
         browser_camera: BrowserCamera | None = None,
         compare: CompareDesk | None = None,
-        remembered: Sequence[str] = (),
+        panels: Sequence[BaseRoute] = (),
         guard: ConnectionGuard | None = None,
     ) -> None:
         self._cameras = cameras
@@ -56,7 +58,7 @@ class WebServer:
         self._listener = open_listener("the web page", access.host, access.port)
         try:
             self._server = GuardedServer(
-                make_application(access, cameras, browser_camera, compare, remembered),
+                make_application(access, cameras, browser_camera, compare, panels),
                 self._listener,
                 guard or ConnectionGuard("the web page", default_limits()),
                 lifespan="off",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TextIO
+
+from starlette.routing import BaseRoute
 
 from stream import logs
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.events import Event, Notice
 from stream.extension import SinkOpening
+from stream.extension.registry import extensions
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.application import PageCamera
 from stream.extensions.web.camera import BrowserCamera
@@ -31,10 +35,16 @@ CAMERAS_MAX = 256
 """Limit of a page's cameras: a picture carries the number of its camera in one byte."""
 
 
+def panels_of(configs: Sequence[Config]) -> list[BaseRoute]:
+    """Return the routes of the panels that other extensions have for these runs."""
+    names = [extension.page_panel for extension in extensions() if extension.page_panel]
+    return [route for name in names for route in resolve_name(name)(configs)]
+
+
 class WebPage:
     """Page at `web.address` with its viewers, for one run or, with a `chooser`, consecutive runs; with `compare`, also
-    the page that compares answers. `names`: names of several simultaneous runs; `remembered`: the files that they
-    remember in, if not only `past.file`.
+    the page that compares answers. `names`: names of several simultaneous runs; `configs`: their
+    configurations, if there are several.
 
     Raises OutputError if the address is not available, ConfigError if a token or a library is missing, or for more than
     CAMERAS_MAX cameras.
@@ -46,7 +56,7 @@ class WebPage:
         names: Sequence[str] = ("",),
         chooser: SourceChooser | None = None,
         compare: CompareDesk | None = None,
-        remembered: Sequence[str] = (),
+        configs: Sequence[Config] = (),
     ) -> None:
         section = WebSection.of(config)
         access = WebAccess.of(config)
@@ -56,7 +66,7 @@ class WebPage:
             browser_camera = None
         else:
             browser_camera = BrowserCamera(section.camera)
-        past = [*remembered] or [path for path in [config.value("past.file")] if path is not None]
+        panels = panels_of(configs or [config])
         self.cameras = {
             name: PageCamera(
                 Hub(
@@ -65,7 +75,7 @@ class WebPage:
                         section.width,
                         access.control,
                         compare=compare is not None,
-                        past=bool(past),
+                        past=bool(panels),
                         name=name,
                         cameras=tuple(names),
                     ),
@@ -74,7 +84,7 @@ class WebPage:
             )
             for name in names
         }
-        self._server = WebServer(access, self.cameras, browser_camera, compare, past)
+        self._server = WebServer(access, self.cameras, browser_camera, compare, panels)
         self.address = access.address(self._server.port)
 
     @property

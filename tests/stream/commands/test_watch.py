@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import stream.commands.watch as command
+import stream.extensions.web.command as web_command
 from stream.cli import main
 from stream.config import Config
 from stream.extensions.web.section import WebSection
@@ -105,7 +105,7 @@ def test_a_page_that_cannot_be_is_one_line(
 
 def test_a_browser_is_a_source_that_the_page_gives_out() -> None:
     config = Config(source=BROWSER, web=WebSection(address="0"))
-    with command._browser_camera(config, [BROWSER]) as prepared:
+    with web_command._browser_camera(config, [BROWSER]) as prepared:
         assert prepared.source == f"zmq+{prepared.value('web.camera')}"
         assert os.path.isdir(os.path.dirname((prepared.value("web.camera") or "").removeprefix("ipc://")))
     assert not os.path.exists(os.path.dirname((prepared.value("web.camera") or "").removeprefix("ipc://")))

@@ -270,7 +270,7 @@ def test_a_run_that_does_not_remember_loads_none_of_it() -> None:
     process = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, cwd=ROOT)
     modules = set(process.stdout.split())
     assert "stream.extensions.web.sink" in modules
-    assert not modules & {"sqlite3", "stream.extensions.past.sink", "stream.extensions.web.past"}
+    assert not modules & {"sqlite3", "stream.extensions.past.sink", "stream.extensions.past.page"}
 
 
 def test_places_that_can_hold_no_file_are_refused(tmp_path: Path) -> None:

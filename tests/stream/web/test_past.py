@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import Page
 
 from stream.extensions.past.moments import MATCH, OUTAGE, ClipFiles, Moment, MomentExtension, PastRun
+from stream.extensions.past.page import PAGE_MOMENTS, SPANS, WAITING_MAX
 from stream.extensions.past.search import PastReader
 from stream.extensions.past.store import PastStore
-from stream.extensions.web.past import PAGE_MOMENTS, SPANS, WAITING_MAX
 from stream.protocol.picture_files import encode_jpeg
 from tests.stream.web.test_page import CONTRAST, LABELS
 from tests.support.events import answer
