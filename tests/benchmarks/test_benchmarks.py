@@ -15,8 +15,8 @@ from benchmarks.transport import median_of
 from stream.answer.model import AnswerModel
 from stream.extensions.bench.report import RunRecord, report
 from stream.monitor.statistics import MemorySample
+from tests.extensions.bench.test_report import recorded
 from tests.soak.hostile_client import SteadyAnswerModel
-from tests.stream.bench.test_report import recorded
 from tests.support.events import frame
 
 PICTURES = [np.full((1080, 1920, 3), level, np.uint8) for level in (60, 200)]

@@ -20,8 +20,8 @@ from stream.extensions.record.section import RecordSection
 from stream.monitor.statistics import RunStatistics
 from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
+from tests.extensions.record.test_replay import replayed
 from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock
-from tests.stream.runtime.test_replay import replayed
 from tests.support import answer_models
 from tests.support.answer_models import NewsAnswerModel
 from tests.support.clock import FakeClock

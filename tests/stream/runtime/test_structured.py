@@ -24,9 +24,9 @@ from stream.options.extra import Extra
 from stream.recording.format import Recording
 from stream.recording.journal import Journal
 from stream.runtime.frame_stages import run_in_threads
+from tests.extensions.record.test_replay import replayed
 from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock
 from tests.stream.runtime.test_news import config, video
-from tests.stream.runtime.test_replay import replayed
 from tests.support.answer_models import CountingAnswerModel
 from tests.support.clock import FakeClock
 

@@ -13,7 +13,7 @@ from stream.errors import StageDied
 from stream.extensions.bench.measure import BenchPlan, BenchResult
 from stream.extensions.bench.report import report
 from stream.extensions.bench.series import Series
-from tests.stream.bench.test_report import recorded
+from tests.extensions.bench.test_report import recorded
 
 
 @pytest.fixture

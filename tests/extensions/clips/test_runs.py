@@ -31,7 +31,7 @@ from stream.sinks.base import Sink
 from tests.support.fragments import GOPS, packets_of, times_of, video_file
 from tests.support.video import Image, make_video
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 FPS, FRAMES = 10, 160
 LIGHT = range(80, 110)
 LIMIT_S = 600

@@ -14,7 +14,7 @@ from stream.errors import OutputError, ReaderGone
 from stream.extensions.bench.output import QUEUEING, changed_keys, plot_series, print_report
 from stream.extensions.bench.report import report
 from stream.extensions.bench.series import SCHEMA, MetricDifference, Series, Spread, differences, document
-from tests.stream.bench.test_report import recorded
+from tests.extensions.bench.test_report import recorded
 
 FAST, SLOW = Config(), Config(allocate=AllocateConfig(budget=64))
 

@@ -23,7 +23,7 @@ from tests.support.senders import Server
 from tests.support.video import make_video, moving_square
 from tests.support.web import Visit, open_browser
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 HLS_JS = ROOT / "node_modules" / "hls.js" / "dist" / "hls.min.js"
 
 PAGE = """<!doctype html><video muted></video><p></p><script src="hls.js"></script><script>

@@ -16,7 +16,7 @@ from stream.runtime.frame_stages import run_in_threads
 from tests.support.recordings import Recorded, read_mcap
 from tests.support.video import make_video, moving_square
 
-DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "ros2.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "ros2.md"
 
 
 @pytest.fixture(scope="module")

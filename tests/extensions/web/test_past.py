@@ -20,7 +20,7 @@ from stream.extensions.past.page import PAGE_MOMENTS, SPANS, WAITING_MAX
 from stream.extensions.past.search import PastReader
 from stream.extensions.past.store import PastStore
 from stream.protocol.picture_files import encode_jpeg
-from tests.stream.web.test_page import CONTRAST, LABELS
+from tests.extensions.web.test_page import CONTRAST, LABELS
 from tests.support.events import answer
 from tests.support.network import until
 from tests.support.past import BEGIN_MS, HOUR_MS, moment, written

@@ -17,7 +17,7 @@ from stream.events import AnswerDeltaEvent, QueryChanged
 from stream.extensions.web import application, connection
 from stream.extensions.web.section import WebSection
 from stream.extensions.web.sink import CAMERAS_MAX, WebPage
-from tests.stream.web.test_page import CONTRAST, LABELS
+from tests.extensions.web.test_page import CONTRAST, LABELS
 from tests.support.events import answer, summary
 from tests.support.network import until
 from tests.support.pictures import picture_fields

@@ -16,9 +16,9 @@ from playwright.sync_api import Page
 
 from stream.config import WatchConfig
 from stream.events import ClipWritten, Cut, Outage
-from tests.stream.web.test_compare import ComparePage
-from tests.stream.web.test_past import some
-from tests.stream.web.test_sources import ChosenPage
+from tests.extensions.web.test_compare import ComparePage
+from tests.extensions.web.test_past import some
+from tests.extensions.web.test_sources import ChosenPage
 from tests.support.events import answer, detections, look, match
 from tests.support.past import written
 from tests.support.web import ServedPage, Visit, served, shown
