@@ -37,11 +37,11 @@ from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.events import Answer, FrameReady
 from stream.extensions.web.application import PAGE
 from stream.extensions.web.section import WebSection
-from stream.extensions.web.sink import WebPage
+from stream.extensions.web.sink import WebPage, WebSink
 from stream.monitor.health import RunMonitor
 from stream.monitor.machine import machine
 from stream.runtime.frame_process import run_in_child
-from stream.sinks.factory import open_sinks
+from stream.sinks.factory import MonitorSink
 
 RESULTS = Path(__file__).parent / "results" / "web.json"
 
@@ -66,7 +66,7 @@ class WatchedScene:
         self.page = WebPage(config)
         self.address = self.page.address
         self.monitor = RunMonitor(config)
-        self.sinks = open_sinks(config, self.monitor, page=self.page.camera)
+        self.sinks = [MonitorSink(self.monitor), WebSink(config, self.monitor, self.page.camera)]
         self.run = run_in_child(config)
         self.monitor.follow(self.run)
         self.ready_ns: list[tuple[int, int]] = []

@@ -6,7 +6,7 @@ A name is that of an object, `package.module:object`, as entry points have it. d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stream.events import Summary
     from stream.media import Source
     from stream.monitor.health import RunMonitor
-    from stream.sinks.base import Sink
+    from stream.sinks.base import SharedSink, Sink
     from stream.sources.segments import SegmentRecorder
 
 Need = Literal["maps", "reasons", "viewer pictures", "overlays", "video", "record", "frames at once"]
@@ -42,10 +42,22 @@ class SinkOpening:
     """File of the sink; empty if it writes none."""
     camera: str = ""
     """Name of the run's camera, for events of several; empty for one."""
-    page: Any = None
-    """Place of the run in a web page of several cameras."""
     resume: bool = False
     """The run continues an earlier one, whose files are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOpening:
+    """Arguments with which a sink of several cameras is opened."""
+
+    configs: Mapping[str, Config]
+    """Configuration of each camera's run, by name."""
+    monitors: Mapping[str, RunMonitor]
+    """State of each camera's run."""
+    refused: Mapping[str, str]
+    """Reason by name of each camera that is not started."""
+    processes: Callable[[], Mapping[str, int]]
+    """Return the processes that belong to no camera, by what they do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,9 @@ class SinkType:
 
     open: str
     """Name of the function, or class, that opens the sink: `(SinkOpening) -> Sink`."""
+    shared: str = ""
+    """Name of a function that opens one for several cameras, `(SharedOpening) -> SharedSink`, in the place of one
+    each."""
     help: str = ""
     """Description of the output in messages and documents."""
     suffixes: tuple[str, ...] = ()
@@ -108,6 +123,10 @@ class SinkType:
         self.require(config)
         if self.check:
             resolve_name(self.check)(config)
+
+    def open_shared(self, opening: SharedOpening) -> SharedSink:
+        """Import the sink's module and open the sink of several cameras. Raises OutputError or ConfigError."""
+        return resolve_name(self.shared)(opening)
 
     def open_sink(self, opening: SinkOpening) -> Sink:
         """Import the sink's module and open the sink. Raises OutputError or ConfigError."""

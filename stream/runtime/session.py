@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from stream.clock import TimeOfDay
 from stream.config import CaptureConfig, Config
 from stream.control import ELAPSED, signals_handled, signals_held
 from stream.events import Event, FrameReady, Summary
+from stream.extension import SinkType
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.monitor.service_manager import ServiceManager, ServiceState
 from stream.sinks.base import Display, ReportingSink, Sink
@@ -75,7 +76,7 @@ def run_session(
     camera: str = "",
     resume: bool = False,
     limit_s: float | None = None,
-    page: object = None,
+    left_out: Collection[SinkType] = (),
     monitor: RunMonitor | None = None,
     signals: bool = True,
 ) -> Summary:
@@ -91,7 +92,7 @@ def run_session(
         camera: Name of the run's camera, if there are several.
         resume: The run continues an earlier one, whose captions are in the outputs.
         limit_s: Ends the run this many seconds after its first frame; None for no limit.
-        page: Place of the run in a web page that outlives it.
+        left_out: Types of sinks that are opened elsewhere, as `extra`.
         monitor: Monitor of the run, if shared with other runs.
         signals: Signals end the run, which must then be in the main thread; otherwise the caller ends it.
 
@@ -105,13 +106,13 @@ def run_session(
         if monitor is None:
             monitor = RunMonitor(config)
         manager = None
-        if signals and page is None:
+        if signals and not is_shared:
             manager = ServiceManager.of_environment(partial(service_state, monitor))
         if manager is not None:
             stack.callback(manager.close)
         with signals_held():  # a signal between the making of a file and its registration would leave it behind
             monitored = is_shared or manager is not None
-            sinks = open_sinks(config, monitor, camera=camera, page=page, monitored=monitored, resume=resume)
+            sinks = open_sinks(config, monitor, camera=camera, left_out=left_out, monitored=monitored, resume=resume)
             sinks += extra
             for sink in sinks:
                 stack.callback(sink.close)

@@ -11,7 +11,8 @@ from stream import logs
 from stream.events import Event
 
 if TYPE_CHECKING:
-    from stream.monitor.health import RunHandle
+    from stream.config import Config
+    from stream.monitor.health import RunHandle, RunMonitor
 
 
 def program_version() -> str:
@@ -43,6 +44,26 @@ class ReportingSink(Sink):
     @abstractmethod
     def take_events(self, upcoming: Event) -> Sequence[Event]:
         """Return its events since the last call; they come before `upcoming`, which no sink has received yet."""
+
+
+class SharedSink(ABC):
+    """Output of several cameras at once, such as a page: each camera's run has a part of it."""
+
+    @abstractmethod
+    def part(self, camera: str, config: Config, monitor: RunMonitor) -> Sink:
+        """Return the sink of a camera's run. `monitor` receives each event first. To close it leaves the rest open."""
+
+    def unreachable(self, camera: str, reason: str) -> None:
+        """Show that the source of a camera cannot be opened yet."""
+        return
+
+    def failed(self, camera: str, reason: str) -> None:
+        """Show that a camera could not start, or has ended without a summary."""
+        return
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the output."""
 
 
 SINGLE_CAMERA = ("",)

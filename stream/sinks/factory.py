@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 
 from stream.config import Config
 from stream.events import Event
-from stream.extension import SinkOpening
+from stream.extension import SinkOpening, SinkType
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.checks import check_outputs
@@ -31,7 +32,7 @@ def open_sinks(
     monitor: RunMonitor,
     *,
     camera: str = "",
-    page: object = None,
+    left_out: Collection[SinkType] = (),
     monitored: bool = False,
     resume: bool = False,
 ) -> list[Sink]:
@@ -41,14 +42,14 @@ def open_sinks(
         config: Configuration of the run.
         monitor: State of the run; it is fed if a sink needs it.
         camera: Name of the run's camera, if there are several.
-        page: Place of the run in a page of several cameras.
+        left_out: Types that are opened elsewhere, such as those that several cameras share.
         monitored: Feed the monitor even if no sink needs it.
         resume: The run continues an earlier one, which wrote these files.
 
     Raises OutputError or ConfigError, with all sinks closed again, if a sink cannot be opened.
     """
     check_outputs(config)
-    types = list(sinks_of(config))
+    types = [sink for sink in sinks_of(config) if sink not in left_out]
     for sink in types:
         sink.require(config)
     outputs = [(caption_type(path), path) for path in config.output.paths]
@@ -57,7 +58,7 @@ def open_sinks(
     with ExitStack() as stack:
         sinks: list[Sink] = []
         for sink_type, path in outputs:
-            opening = SinkOpening(config, monitor, path, camera, page, resume)
+            opening = SinkOpening(config, monitor, path, camera, resume)
             sinks.append(sink_type.open_sink(opening))
             stack.callback(sinks[-1].close)
             monitored = monitored or not path

@@ -69,6 +69,6 @@ class CameraLines:
 
 
 def without_shared(config: Config) -> Config:
-    """Return a configuration without the outputs that cameras share: JSON lines and metrics."""
+    """Return a configuration without the files of JSON lines, which cameras share."""
     paths = tuple(path for path in config.output.paths if not is_lines(path))
-    return config.with_values({"output.paths": paths, "metrics.port": None})
+    return config.with_values({"output.paths": paths})

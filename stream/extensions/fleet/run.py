@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from arr_coc.errors import ArrCocError
 from stream.answer.model import CONFIGURED
@@ -20,22 +19,19 @@ from stream.config import Config
 from stream.control import RunControl, describe, signals_handled
 from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver, StreamError
 from stream.events import Restarted, Summary
+from stream.extension import SharedOpening, SinkType
 from stream.extensions.fleet.cameras import NamedCamera, answered_together
 from stream.extensions.fleet.outputs import CameraLines, without_shared
-from stream.extensions.metrics.section import MetricsSection
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.frame_process import run_in_child
 from stream.runtime.session import FINISHING, STOPPING, run_session
-from stream.sinks.base import Display
+from stream.sinks.base import Display, SharedSink
+from stream.sinks.types import sink_types
 from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
-
-if TYPE_CHECKING:
-    from stream.extensions.metrics.sink import RunMetrics
-    from stream.extensions.web.sink import WebPage
 
 POLL_S = 0.05
 """Time between two checks for cameras that have ended, and for restarts of answer processes."""
@@ -86,8 +82,9 @@ class Fleet:
         model_loader: str = CONFIGURED,
     ) -> None:
         self._refused = refused or {}
-        self._metrics: RunMetrics | None = None
-        self._page: WebPage | None = None
+        self._monitors = {camera.name: RunMonitor(camera.config) for camera in cameras}
+        self._shared_types: list[SinkType] = []
+        self._shared: list[SharedSink] = []
         self._cameras = list(cameras)
         self._forks: ForkServer | None = None
         self._answers: dict[str, AnswerService] = {}
@@ -119,8 +116,7 @@ class Fleet:
         """
         with ExitStack() as stack:
             self._lines = stack.enter_context(closing(CameraLines(self._cameras)))
-            self._metrics = self._open_metrics(stack)
-            self._page = self._open_page(stack)
+            self._open_shared(stack)
             self._start_answers(stack)
             stack.enter_context(signals_handled(self._on_signal))
             threads = {
@@ -146,33 +142,15 @@ class Fleet:
             self._restarts.append(stack.enter_context(service.hold()))
             self._answers |= {camera.name: service for camera in users}
 
-    def _open_metrics(self, stack: ExitStack) -> RunMetrics | None:
-        """Return the metrics server of all cameras; None without a configured port."""
-        sections = (MetricsSection.of(camera.config) for camera in self._cameras)
-        section = next((section for section in sections if section.port), None)
-        if section is None or section.port is None:
-            return None
-        from stream.extensions.metrics.sink import RunMetrics
-
-        monitors = {camera.name: RunMonitor(camera.config) for camera in self._cameras}
-        return stack.enter_context(
-            closing(RunMetrics(section.host, section.port, monitors, self._refused, self.processes))
-        )
-
-    def _open_page(self, stack: ExitStack) -> WebPage | None:
-        """Return the page of all cameras; None without a configured address."""
-        configs = [camera.config for camera in self._cameras]
-        paged = next((config for config in configs if config.value("web.address") is not None), None)
-        if paged is None:
-            return None
-        from stream.extensions.web.sink import WebPage
-
-        names = dict.fromkeys([*(camera.name for camera in self._cameras), *self._refused])
-        page = stack.enter_context(closing(WebPage(paged, list(names), configs=configs)))
-        for name, reason in self._refused.items():
-            page.failed(name, reason)
-        page.print_address()
-        return page
+    def _open_shared(self, stack: ExitStack) -> None:
+        """Open the outputs that all cameras share, such as the page, until `stack` is closed."""
+        configs = {camera.name: camera.config for camera in self._cameras}
+        self._shared_types = [
+            sink for sink in sink_types() if sink.shared and any(sink.applies(config) for config in configs.values())
+        ]
+        opening = SharedOpening(configs, self._monitors, self._refused, self.processes)
+        for sink_type in self._shared_types:
+            self._shared.append(stack.enter_context(closing(sink_type.open_shared(opening))))
 
     def _supervise(self, threads: dict[str, threading.Thread]) -> None:
         """Show the restarts of answer processes until every camera has ended."""
@@ -191,16 +169,18 @@ class Fleet:
         try:
             # Held also while the source is not there: a crash loop of the model ends the wait for it.
             with nullcontext() if answers is None else answers.hold(control):
-                sinks = self._lines.sinks(camera)
+                config = without_shared(camera.config)
+                monitor = self._monitors[name]
+                parts = [shared.part(name, camera.config, monitor) for shared in self._shared]
                 summary = run_session(
-                    without_shared(camera.config),
+                    config,
                     self._display.camera(name),
-                    extra=sinks if self._metrics is None else [*sinks, self._metrics.sinks[camera.name]],
+                    extra=[*self._lines.sinks(camera), *parts],
                     make_run=self._opener(camera),
                     camera=name,
                     limit_s=self._limit_s,
-                    page=None if self._page is None else self._page.cameras[name],
-                    monitor=None if self._metrics is None else self._metrics.monitors[name],
+                    left_out=self._shared_types,
+                    monitor=monitor,
                     signals=False,
                 )
             self._outcomes[name] = CameraOutcome(name, summary)
@@ -223,10 +203,9 @@ class Fleet:
                 message = f"unexpected {message}; this is a bug: --debug shows where"
             message = scrubbed(message, camera.config.source)
             self._display.show_failure(camera.name, message)
-            if self._metrics is not None:
-                self._metrics.monitors[camera.name].fail(message)
-            if self._page is not None:
-                self._page.failed(camera.name, message)
+            self._monitors[camera.name].fail(message)
+            for shared in self._shared:
+                shared.failed(camera.name, message)
 
     def _opener(self, camera: NamedCamera) -> Callable[[Config], RunHandle]:
         """Return the opener of a camera's run, which tries again while the source may come back."""
@@ -261,10 +240,9 @@ class Fleet:
         if self._unreachable.get(camera.name) != reason:
             self._unreachable[camera.name] = reason
             self._display.show_unreachable(camera.name, f"{reason}; trying again")
-            if self._metrics is not None:
-                self._metrics.monitors[camera.name].unreachable(reason)
-            if self._page is not None:
-                self._page.unreachable(camera.name, reason)
+            self._monitors[camera.name].unreachable(reason)
+            for shared in self._shared:
+                shared.unreachable(camera.name, reason)
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s and not self._controls[camera.name].ending:
             time.sleep(POLL_S)

@@ -5,5 +5,12 @@ from stream.extension import Extension, SinkType
 EXTENSION = Extension(
     name="metrics",
     section="stream.extensions.metrics.section:MetricsSection",
-    sinks=(SinkType(key="metrics.port", option="--metrics-port", open="stream.extensions.metrics.sink:open_sink"),),
+    sinks=(
+        SinkType(
+            key="metrics.port",
+            option="--metrics-port",
+            open="stream.extensions.metrics.sink:open_sink",
+            shared="stream.extensions.metrics.sink:SharedMetrics",
+        ),
+    ),
 )

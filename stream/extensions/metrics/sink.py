@@ -21,13 +21,13 @@ from stream.answer.server_statistics import SERVING, ServerFigures, ServerStatis
 from stream.config import Config
 from stream.control import RunControl
 from stream.events import AnswerPoint, Event, FrameReady, Glance, Match, WatchesChanged, YesNoResult
-from stream.extension import SinkOpening
+from stream.extension import SharedOpening, SinkOpening
 from stream.extensions.metrics.section import MetricsSection
 from stream.extensions.metrics.server import HttpServer, Page
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.monitor.statistics import resident_bytes
-from stream.sinks.base import Sink
+from stream.sinks.base import SharedSink, Sink
 
 CAMERA = "camera"
 """Label of the metrics of a named camera."""
@@ -193,6 +193,23 @@ class MetricsSink(Sink):
     def close(self) -> None:
         if UNNAMED in self.metrics.monitors:  # the pages of several cameras outlive each of them
             self.metrics.close()
+
+
+class SharedMetrics(SharedSink):
+    """Metrics of several cameras, at the port of the first that names one."""
+
+    def __init__(self, opening: SharedOpening) -> None:
+        sections = map(MetricsSection.of, opening.configs.values())
+        section = next(section for section in sections if section.port is not None)
+        assert section.port is not None
+        self._metrics = RunMetrics(section.host, section.port, opening.monitors, opening.refused, opening.processes)
+
+    def part(self, camera: str, config: Config, monitor: RunMonitor) -> Sink:
+        """Return the sink that observes a camera's run."""
+        return self._metrics.sinks[camera]
+
+    def close(self) -> None:
+        self._metrics.close()
 
 
 def open_sink(opening: SinkOpening) -> MetricsSink:

@@ -16,6 +16,7 @@ EXTENSION = Extension(
             needs=frozenset({"viewer pictures"}),
             check="stream.extensions.web.access:check",
             open="stream.extensions.web.sink:WebSink.open",
+            shared="stream.extensions.web.sink:SharedCamerasPage",
         ),
     ),
     watch="stream.extensions.web.command:watch_browser",

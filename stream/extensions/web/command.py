@@ -209,9 +209,11 @@ def _run(
     from stream.display import WatchOptions, open_display
     from stream.errors import StageDied, StreamError
     from stream.events import Summary
-    from stream.monitor.health import RunHandle
+    from stream.extensions.web.sink import WebSink
+    from stream.monitor.health import RunHandle, RunMonitor
     from stream.runtime.frame_process import run_in_child
     from stream.runtime.session import run_session
+    from stream.sinks.types import sink_types
     from stream.sources.address import scrubbed
 
     def make_run(config: Config) -> RunHandle:
@@ -228,7 +230,10 @@ def _run(
     problem: str | None = None
     try:
         check_run(config)
-        summary = run_session(config, display, make_run=make_run, page=page.camera)
+        monitor = RunMonitor(config)
+        sink = WebSink(config, monitor, page.camera)
+        types = [sink_type for sink_type in sink_types() if sink_type.key == "web.address"]
+        summary = run_session(config, display, [sink], make_run, left_out=types, monitor=monitor)
     except (StreamError, ArrCocError) as error:
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):

@@ -13,7 +13,7 @@ from stream import logs
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.events import Event, Notice
-from stream.extension import SinkOpening
+from stream.extension import SharedOpening, SinkOpening
 from stream.extension.registry import extensions
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.application import PageCamera
@@ -24,7 +24,7 @@ from stream.extensions.web.section import WebSection
 from stream.extensions.web.server import WebServer
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import StatusMessage
-from stream.sinks.base import Sink
+from stream.sinks.base import SharedSink, Sink
 
 if TYPE_CHECKING:
     from stream.extensions.web.compare import CompareDesk
@@ -137,7 +137,7 @@ class WebSink(Sink):
     @classmethod
     def open(cls, opening: SinkOpening) -> WebSink:
         """Open the sink of a run."""
-        return cls(opening.config, opening.monitor, opening.page)
+        return cls(opening.config, opening.monitor)
 
     def write(self, event: Event) -> None:
         self._print_address()
@@ -169,3 +169,31 @@ class WebSink(Sink):
         while self._relays:
             self._relays.pop().close()
         self._hub.finish()
+
+
+class SharedCamerasPage(SharedSink):
+    """Page of several cameras, at the address of the first that names one. Raises as `WebPage`."""
+
+    def __init__(self, opening: SharedOpening) -> None:
+        configs = list(opening.configs.values())
+        paged = next(config for config in configs if WebSection.of(config).address is not None)
+        names = dict.fromkeys([*opening.configs, *opening.refused])
+        self._page = WebPage(paged, list(names), configs=configs)
+        for name, reason in opening.refused.items():
+            self._page.failed(name, reason)
+        self._page.print_address()
+
+    def part(self, camera: str, config: Config, monitor: RunMonitor) -> Sink:
+        """Return the sink that shows a camera's run."""
+        return WebSink(config, monitor, self._page.cameras[camera])
+
+    def unreachable(self, camera: str, reason: str) -> None:
+        """Show that the source of a camera cannot be opened yet."""
+        self._page.unreachable(camera, reason)
+
+    def failed(self, camera: str, reason: str) -> None:
+        """Show that a camera could not start, or has ended without a summary."""
+        self._page.failed(camera, reason)
+
+    def close(self) -> None:
+        self._page.close()
