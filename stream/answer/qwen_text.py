@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stream.answer.text import STATEMENT_TOKENS
+from stream.answer.text_model import STATEMENT_TOKENS
 from stream.config import Config
 
 if TYPE_CHECKING:

@@ -189,7 +189,7 @@ class SourceType:
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What the command `watch` is to watch."""
+    """Sources of the command `watch`, and how one is watched."""
 
     config: Config
     """Configuration of the run."""

@@ -50,7 +50,7 @@ SOURCES = [
     path
     for folder in ("stream", "arr_coc")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if "ops" not in path.parts  # whose messages are of shapes, for those who call it
+    if not {"backends", "ops", "texture"} & set(path.parts)  # whose messages are of shapes, for those who call it
 ]
 
 

@@ -7,7 +7,7 @@ import time
 from stream.answer.api.model import CHARS_A_TOKEN_MAX, Served, connect_server
 from stream.answer.api.thoughts import ThoughtFilter
 from stream.answer.model import without_thoughts
-from stream.answer.text import STATEMENT_TOKENS
+from stream.answer.text_model import STATEMENT_TOKENS
 from stream.config import Config
 from stream.errors import AnswerLost
 

@@ -89,6 +89,10 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
     .jsonl, whose lines name the camera, and all are in one page, whose settings are checked here, once."""
     _refuse_twice(_files(cameras), "write {place!r}; put {{camera}} into its name, such as '{{camera}}{suffix}'")
     configs = {camera.name: camera.config for camera in cameras}
+    for sink in sink_types():
+        applying = [config for config in configs.values() if sink.shared and sink.applies(config)]
+        if applying:
+            sink.check_config(applying[0])
     for model in section_models().values():
         model.check_together(configs)
     for sink in sink_types():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
-from stream.answer.text import TextModel
+from stream.answer.text_model import TextModel
 from stream.extensions.past.moments import ANSWER, OUTAGE
 from stream.extensions.past.search import FOUND_MAX, FoundMoment, PastReader, Search
 from stream.untrusted import cut_to, printable

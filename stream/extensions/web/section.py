@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import Self
 
-from stream.config import Config, ExtensionSection, FileName
+from stream.config import ExtensionSection, FileName
 from stream.options.option import Option
 from stream.sources.address import HIDDEN
 
@@ -18,15 +17,6 @@ class WebSection(ExtensionSection):
 
     section: ClassVar[str] = "web"
     switch: ClassVar[str] = "address"
-
-    @classmethod
-    def check_together(cls, cameras: Mapping[str, Config]) -> None:
-        """Raise ConfigError as `WebAccess.of` for the one page of all cameras."""
-        from stream.extensions.web.access import WebAccess  # it reads this section
-
-        paged = next((config for config in cameras.values() if cls.of(config).address is not None), None)
-        if paged is not None:
-            WebAccess.of(paged)
 
     def shown(self) -> Self:
         """Return the section without the token."""

@@ -18,7 +18,7 @@ import pytest
 
 from stream.cli import main
 from stream.config import Config
-from stream.extensions import doctor
+from stream.extensions.doctor import examination as doctor
 from stream.extensions.doctor.examination import DiagnosticCheck
 from stream.sources import cameras
 from stream.sources.cameras import Camera, CameraMode

@@ -15,7 +15,8 @@ import torch
 from arr_coc.errors import HubUnreachable
 from stream.config import Config
 from stream.errors import TransportError
-from stream.extensions.doctor.examination import DiagnosticCheck, all_needed_work, examine, model_fit, system
+from stream.extensions.doctor import model_fit, system
+from stream.extensions.doctor.examination import DiagnosticCheck, all_needed_work, examine
 from stream.options import extra as extra_module
 from stream.options.extra import Extra
 from stream.sources import cameras

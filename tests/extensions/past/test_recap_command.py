@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stream.answer.api import text as api_text
+from stream.answer.text_model import STATEMENT_TOKENS
 from stream.cli import main
 from stream.commands.outcome import BAD_INPUT, FAILED
 from stream.extensions.past import recap as recapping
@@ -62,7 +63,7 @@ def test_statements_have_the_times_of_the_file(server: FakeApiServer, capsys: py
         f"{begin} to {late}  all in all  (5 moments)",
         "    3 things happened at 99:99.",
     ]
-    assert all(body["max_tokens"] == recapping.STATEMENT_TOKENS for body in server.bodies)
+    assert all(body["max_tokens"] == STATEMENT_TOKENS for body in server.bodies)
     assert "car 2" in server.bodies[1]["messages"][-1]["content"]
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from stream.answer.qwen_text import TEMPLATE_TOKENS, QwenTextModel
-from stream.answer.text import STATEMENT_TOKENS, load_text_model
+from stream.answer.text import load_text_model
+from stream.answer.text_model import STATEMENT_TOKENS
 from stream.config import AnswerConfig, ApiConfig, Config
 from tests.support.api_server import api_server
 from tests.support.models import tiny_folder
