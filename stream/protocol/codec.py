@@ -427,7 +427,7 @@ def _check_regions(subject: str, regions: Array, rows: int, cols: int) -> None:
 def _check_finite(subject: str, *arrays: Array) -> None:
     for array in arrays:
         if not np.isfinite(array).all():
-            raise TransportError(f"{subject} holds a number that is none")
+            raise TransportError(f"{subject} contains NaN or Inf")
 
 
 def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:

@@ -226,5 +226,5 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError for an address that is none."""
+    """Raise ConfigError for an invalid address."""
     Webhook.of(WebhookSection.of(config).url or "")
