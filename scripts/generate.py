@@ -46,10 +46,10 @@ def _sources(current: str) -> str:
     return sources_page(current)
 
 
-def _modules(current: str) -> str:
+def _modules(_: str) -> str:
     from scripts.module_reference import modules_page
 
-    return modules_page(current)
+    return modules_page()
 
 
 GENERATED: dict[str, Callable[[str], str]] = {

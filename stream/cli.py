@@ -96,7 +96,7 @@ def _print_version(value: bool) -> None:
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version_asked: Annotated[
+    show_version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return READER_GONE
     except Exception as error:
         if debug:
-            logs.say_traceback(error)
+            logs.report_traceback(error)
         return _explain(error)
     finally:
         leave_gone_terminal()  # text left in a buffer would fail as Python ends

@@ -51,7 +51,7 @@ class NothingToContinue(ResumeError):
 
 
 class RecordingError(ConfigError):
-    """A recording that is none, is damaged, or cannot be replayed by this program or with this model."""
+    """A file that is no recording, is damaged, or cannot be replayed by this program or with this model."""
 
 
 class PastError(ConfigError):

@@ -81,7 +81,7 @@ def say(text: str, level: str = "info", event: str = "note", **fields: object) -
         _print(text)
 
 
-def say_traceback(error: BaseException) -> None:
+def report_traceback(error: BaseException) -> None:
     """Write the traceback of an error, for `--debug`."""
     show("".join(traceback.format_exception(error)).rstrip("\n"))
 

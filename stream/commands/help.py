@@ -97,7 +97,7 @@ def rank_of(command: str, name: str, key: str, group: str) -> tuple[int, ...]:
     places = [place for place, prefix in enumerate(prefixes) if key == prefix or _begins(key, prefix)]
     if places:
         within = places[0]
-    elif "output." in prefixes:  # of an extension: where those of the core's own outputs are
+    elif "output." in prefixes:  # of an extension: beside the options of the core's own outputs
         within = prefixes.index("output.")
     else:
         within = 99

@@ -316,7 +316,7 @@ AskStdin = Annotated[
     bool, typer.Option("--ask-stdin", help="Read questions from standard input, even if it is not a terminal.")
 ]
 
-AT_ITS_OWN_PACE = {"capture.realtime": True}
+REALTIME = {"capture.realtime": True}
 """A file is played as a camera would give it."""
 
 

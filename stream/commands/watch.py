@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import (
-    AT_ITS_OWN_PACE,
+    REALTIME,
     STATS_EVERY,
     AskStdin,
     ForTime,
@@ -61,7 +61,7 @@ def watch(
     else:
         top = []
     limit_s, every_s = limits_of(for_time, stats_every)
-    config = options.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
+    config = options.configuration(base=[ConfigLayer("watch", REALTIME)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
     if ask_stdin and config.source == "-":

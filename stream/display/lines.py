@@ -98,7 +98,7 @@ class LinesDisplay(Display):
             self._cameras[camera] = state
             self._answers[camera] = AnswerPrinter(label_text(camera, self._width))
             if self._figures is None and self._every_s is not None:
-                self._figures = RepeatedCall(self._every_s, self._say_figures)
+                self._figures = RepeatedCall(self._every_s, self._print_figures)
 
     def write(self, event: Event, camera: str = "") -> None:
         entries = self._cameras[camera].add(event)
@@ -163,7 +163,7 @@ class LinesDisplay(Display):
                 self._shared_texts.add(text)
                 logs.say(text)
 
-    def _say_figures(self) -> None:
+    def _print_figures(self) -> None:
         for camera, state in tuple(self._cameras.items()):
             if camera not in self._running_cameras:
                 continue

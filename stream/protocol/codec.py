@@ -403,11 +403,11 @@ def feedback_on(
         TransportError: the feedback is invalid, or is about a later frame or regions outside the frame.
     """
     feedback = feedback_of(message, parts)
-    check_taught(feedback, stamp, grid)
+    check_feedback(feedback, stamp, grid)
     return feedback
 
 
-def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -> None:
+def check_feedback(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -> None:
     """Raise TransportError for feedback on regions outside the requested frame, or on a later frame."""
     if feedback is None or feedback.stamp.epoch != stamp.epoch:
         return  # feedback of an earlier epoch is not used
@@ -427,7 +427,7 @@ def _check_regions(subject: str, regions: Array, rows: int, cols: int) -> None:
 def _check_finite(subject: str, *arrays: Array) -> None:
     for array in arrays:
         if not np.isfinite(array).all():
-            raise TransportError(f"{subject} holds a number that is none")
+            raise TransportError(f"{subject} contains NaN or Inf")
 
 
 def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:

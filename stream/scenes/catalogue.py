@@ -227,7 +227,7 @@ def load_scene(name: str) -> Scene:
     `demo`: three shots of things that move, enter and stop; `hd` the same at 1920x1080. `static`, and `noise`
     with sensor noise of sigma 2. `pan`: a camera moving over a page. `cuts`: five short shots. `moving`: three things
     that never stop. `street`: a camera that pans past houses, litter and signs with words, with sensor noise.
-    Raises SourceNotFound for a name that is none of `SCENE_NAMES`.
+    Raises SourceNotFound for a name not in `SCENE_NAMES`.
     """
     if name not in _MAKERS:
         raise _unknown(name, SCENE_NAMES)

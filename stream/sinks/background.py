@@ -89,7 +89,7 @@ class BackgroundSender(ABC, Generic[Item]):
         loss_text: Text of a problem, with the fields `reason` and those of `place`.
         return_text: Text of its end.
         retry_s: First and longest wait before another attempt; each is twice the one before.
-        insists: Whether, at the end, what could not be sent is tried once more, and a problem is still reported.
+        retry_at_end: Whether, at the end, what could not be sent is tried once more, and a problem is still reported.
         place: Address of the target, as a field of the log.
     """
 
@@ -101,7 +101,7 @@ class BackgroundSender(ABC, Generic[Item]):
         return_text: str,
         retry_s: tuple[float, float] = (0.0, 0.0),
         *,
-        insists: bool = False,
+        retry_at_end: bool = False,
         **place: str,
     ) -> None:
         self.outbox = outbox
@@ -112,7 +112,7 @@ class BackgroundSender(ABC, Generic[Item]):
         self._return_text = return_text
         self._place = place
         self._retry_s = retry_s
-        self._insists = insists
+        self._retry_at_end = retry_at_end
         self._problem: str | None = None
         self._is_last = False
         self._end_s = 0.0
@@ -169,7 +169,7 @@ class BackgroundSender(ABC, Generic[Item]):
             wait_s = min(self._retry_s[1], self._retry_s[0] * 2 ** min(self.failures, 16))
             self.failures += 1
             self.wait(lambda: False, wait_s)
-            is_over = self.ending and (not self._insists or self._is_last or not len(self.outbox))
+            is_over = self.ending and (not self._retry_at_end or self._is_last or not len(self.outbox))
 
     @abstractmethod
     def serve(self) -> None:
@@ -202,16 +202,16 @@ class BackgroundSender(ABC, Generic[Item]):
         self._is_last = False
         if self._problem is not None:
             self._problem = None
-            self.say_back()
+            self.report_return()
 
     def lost(self, reason: str, *, each_reason: bool = False) -> None:
         """Report that the target takes nothing: once until `reached`, or with `each_reason` for another one."""
         is_news = self._problem is None or (each_reason and reason != self._problem)
-        if is_news and (self._insists or not self.ending):
+        if is_news and (self._retry_at_end or not self.ending):
             self._problem = reason
             text = f"note: {self._loss_text.format(**self._place, reason=reason)}"
             logs.say(text, "warning", event=self._thread.name, **self._place, reason=reason)
 
-    def say_back(self) -> None:
+    def report_return(self) -> None:
         """Report that items are taken again."""
         logs.say(self._return_text.format(**self._place), event=self._thread.name, **self._place)

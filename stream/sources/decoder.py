@@ -177,8 +177,8 @@ def _describe(stream: av.video.stream.VideoStream) -> str:
 def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
     """Return the stream's clock, with the origin that players use."""
     # the parts of HLS have their own clocks, and no gaps
-    joins_leaps = container.format.name == "hls"
-    return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream), joins_leaps=joins_leaps)
+    bridges_gaps = container.format.name == "hls"
+    return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream), bridges_gaps=bridges_gaps)
 
 
 def origin_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Fraction:

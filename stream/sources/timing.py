@@ -40,7 +40,7 @@ class MediaTimeline:
     error accumulates.
 
     If the PTS after one that went back go on from there, another part with its own clock has begun, as in joined
-    recordings: media time goes on one period after the last frame. With `joins_leaps` so it does after a leap forward.
+    recordings: media time goes on one period after the last frame. With `bridges_gaps` so it does after a leap forward.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class MediaTimeline:
         rate: Fraction | None,
         origin: Fraction = Fraction(0),
         *,
-        joins_leaps: bool = False,
+        bridges_gaps: bool = False,
     ) -> None:
-        self._joins_leaps = joins_leaps
+        self._bridges_gaps = bridges_gaps
         usable = rate is not None and 0 < rate <= MAX_RATE
         if rate is not None and usable:
             self.rate = rate
@@ -99,7 +99,7 @@ class MediaTimeline:
         self._restart = None
         if self._newest_pts is None:
             return False
-        if self._joins_leaps and time - self._newest_pts > LEAP_S:
+        if self._bridges_gaps and time - self._newest_pts > LEAP_S:
             self._move(self._last + self.period - time)
             return True
         if restart is None:

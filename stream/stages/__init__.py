@@ -1,0 +1,1 @@
+"""Stages of the pipeline, a thread each: capture, texture and allocate."""

@@ -43,7 +43,7 @@ HEARTBEAT_EVERY_MS = 1000
 HEARTBEAT_LIMIT_MS = 2000
 """Interval of a link's heartbeats, and time limit of their replies."""
 
-TURNED_AWAY_MAX = 3
+REFUSALS_MAX = 3
 """Connections closed by a peer before a handshake after which it counts as refusing: a wrong key, or not ZeroMQ."""
 
 REPLIES_MAX = WATCHES_MAX + 16
@@ -269,7 +269,7 @@ class _PeerMonitor:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.has_connected = self.is_lost = self.is_refused = False
-        self._turned_away = 0
+        self._refusals = 0
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         keep_alive(socket)
@@ -288,8 +288,8 @@ class _PeerMonitor:
                 self.has_connected = True
             elif event == zmq.EVENT_DISCONNECTED:
                 self.is_lost = self.is_lost or self.has_connected
-                self._turned_away += not self.has_connected
-                self.is_refused = self.is_refused or self._turned_away >= TURNED_AWAY_MAX
+                self._refusals += not self.has_connected
+                self.is_refused = self.is_refused or self._refusals >= REFUSALS_MAX
             else:
                 self.is_refused = True
 

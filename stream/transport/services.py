@@ -239,20 +239,20 @@ class Publisher:
         topics: Iterable[str] | None = None,
     ) -> None:
         self._socket = _PublicSocket(endpoint, curve, retained_topics, tick, topics)
-        self._way_in = self._socket.way_in()
+        self._push = self._socket.push_socket()
         self._closed = False
         self.dropped = 0
         try:
             self.endpoint = self._socket.start()
         except BaseException:
-            self._way_in.close(linger=0)
+            self._push.close(linger=0)
             self._socket.finish()
             raise
 
     def publish(self, topic: str, body: bytes) -> None:
         """Queue a message without waiting; `dropped` counts messages for which there was no room."""
         try:
-            self._way_in.send_multipart((topic.encode(), body), zmq.NOBLOCK)
+            self._push.send_multipart((topic.encode(), body), zmq.NOBLOCK)
         except zmq.Again:
             self.dropped += 1
 
@@ -262,8 +262,8 @@ class Publisher:
             return
         self._closed = True
         with suppress(zmq.Again):
-            self._way_in.send(STOP)
-        self._way_in.close()
+            self._push.send(STOP)
+        self._push.close()
         self._socket.finish()
 
 
@@ -287,14 +287,14 @@ class _PublicSocket(SocketThread):
         self._unknown = 0
         self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in retained_topics}
 
-    def way_in(self) -> zmq.Socket[bytes]:
+    def push_socket(self) -> zmq.Socket[bytes]:
         """Return the socket that takes messages; it belongs to the calling thread."""
-        way_in = self._transport.context.socket(zmq.PUSH)
-        way_in.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
-        way_in.setsockopt(zmq.LINGER, LINGER_MS)
-        way_in.setsockopt(zmq.SNDTIMEO, LINGER_MS)
-        way_in.bind(INSIDE)
-        return way_in
+        push_socket = self._transport.context.socket(zmq.PUSH)
+        push_socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
+        push_socket.setsockopt(zmq.LINGER, LINGER_MS)
+        push_socket.setsockopt(zmq.SNDTIMEO, LINGER_MS)
+        push_socket.bind(INSIDE)
+        return push_socket
 
     @property
     def options(self) -> Mapping[int, int]:

@@ -73,9 +73,9 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
     ],
     "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
     "another question": lambda number: [answered(number, query="What did the other one ask?")] * 10,
-    "numbers that are none": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
-    "counts that are none": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
-    "times that are none": lambda number: [changed(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
+    "invalid numbers": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
+    "invalid counts": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
+    "invalid times": lambda number: [changed(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
     "arrays that are not there": lambda number: [
         changed(answered(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
     ],
@@ -103,7 +103,7 @@ LOOKS: dict[str, Callable[[int], list[Sent]]] = {
     "a look for another question": lambda number: [glanced(number, query="What did the other one ask?")] * 10,
     "looks of others": lambda number: [glanced(n) for n in range(100, 400)] + [glanced(number)],
     "a look again and again": lambda number: [glanced(number)] * 500,
-    "costs that are none": lambda number: [changed(glanced(number), prefill_ms=value) for value in NUMBERS],
+    "invalid costs": lambda number: [changed(glanced(number), prefill_ms=value) for value in NUMBERS],
     "a turn in the middle": lambda number: [
         [encode(TurnGrant(turn=5))],
         [encode(TurnExpired(turn=3))],

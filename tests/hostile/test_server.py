@@ -57,7 +57,7 @@ def test_a_lie_ends_a_run_in_one_line_or_is_survived(name: str) -> None:
     assert not [event for event in events if isinstance(event, Answer) and event.query != "What?"]
 
 
-@pytest.mark.parametrize("name", ["an answer of 40 MB", "a part of 40 MB", "numbers that are none", "nonsense"])
+@pytest.mark.parametrize("name", ["an answer of 40 MB", "a part of 40 MB", "invalid numbers", "nonsense"])
 def test_if_the_truth_follows_a_lie_every_answer_comes(name: str, tmp_path: Path) -> None:
     """A captioning run asks again after an invalid answer, and its files hold true answers only."""
     path = tmp_path / "a.jsonl"

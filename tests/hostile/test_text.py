@@ -215,7 +215,7 @@ def test_log_lines_are_printable(capfd: pytest.CaptureFixture[str]) -> None:
     logs.say(NASTY)
     logs.show(NASTY)
     logs.write_now(NASTY)
-    logs.say_traceback(RuntimeError(NASTY))
+    logs.report_traceback(RuntimeError(NASTY))
     err = capfd.readouterr().err
     check_lines(err)
     assert err.split("\n")[0].startswith("note: plain")

@@ -21,7 +21,7 @@ from training.questions.stories import stories
 Kind = Literal["present", "absent", "colour", "shape", "absurd"]
 KINDS: tuple[Kind, ...] = ("present", "absent", "colour", "shape", "absurd")
 """`absent`: a scene might hold it, and this one does not, though often something of its shape or colour. The others are
-named with a word that is none of the drawn world: a `colour`, a `shape`, or something `absurd`."""
+named with a word that the drawn world lacks: a `colour`, a `shape`, or something `absurd`."""
 
 UNSEEN: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stream.extensions.bench.measure import BenchPlan, BenchResult
     from stream.sinks.output_file import OutputFile
 
-AS_FAST_AS_IT_GOES = {"pipeline.answers": "newest"}
+UNPACED = {"pipeline.answers": "newest"}
 """No frame waits for an answer."""
 
 
@@ -124,7 +124,7 @@ def _configurations(
     """Return the configuration to measure, "A", and the one to compare it with, if any, "B"."""
     from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
 
-    base = [ConfigLayer("bench", AS_FAST_AS_IT_GOES)]
+    base = [ConfigLayer("bench", UNPACED)]
     if source is None:
         top = []
     else:

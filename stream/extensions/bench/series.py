@@ -38,8 +38,8 @@ class Spread:
             return cls(float(np.median(samples)), float(min(samples)), float(max(samples)))
         return None
 
-    def apart_from(self, other: Spread) -> bool:
-        """Every run of the one lies on the same side of every run of the other."""
+    def disjoint_from(self, other: Spread) -> bool:
+        """Return True if every run of the one lies on the same side of every run of the other."""
         return self.low > other.high or self.high < other.low
 
 
@@ -147,7 +147,7 @@ def differences(a: Series, b: Series) -> Iterator[MetricDifference]:
         if other is not None and row.spread is not None and other.spread is not None:
             pairs = zip(row.values, other.values, strict=False)
             ratio = Spread.of(of_b / of_a if of_a and of_b is not None else None for of_a, of_b in pairs)
-            verdict: Verdict = "differs" if row.spread.apart_from(other.spread) else "noise"
+            verdict: Verdict = "differs" if row.spread.disjoint_from(other.spread) else "noise"
             is_conclusive = min(row.known, other.known) >= ENOUGH_RUNS
             yield MetricDifference(row, row.spread, other.spread, ratio, verdict if is_conclusive else "too few runs")
 

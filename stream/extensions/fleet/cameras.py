@@ -108,10 +108,10 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
 
 def shared_lines(cameras: Sequence[NamedCamera]) -> list[str]:
     """Return the files of JSON lines of all cameras, each once."""
-    return list(dict.fromkeys(path for camera in cameras for path in camera.config.output.paths if is_lines(path)))
+    return list(dict.fromkeys(path for camera in cameras for path in camera.config.output.paths if is_json_lines(path)))
 
 
-def is_lines(path: str) -> bool:
+def is_json_lines(path: str) -> bool:
     """Return True if an output takes JSON lines, so that several cameras can write it."""
     return path == STDOUT or path.lower().endswith(".jsonl")
 
@@ -123,7 +123,7 @@ ALONE = ("file", "folder", "shared folder")
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
     for camera in cameras:
         config = camera.config
-        paths = [path for path in config.output.paths if not is_lines(path)]
+        paths = [path for path in config.output.paths if not is_json_lines(path)]
         paths += [config.value(sink.key) for sink in sinks_of(config) if sink.place in ALONE]
         for path in paths:
             yield os.path.realpath(path), camera.name

@@ -12,7 +12,7 @@ import typer
 
 from arr_coc.errors import ArrCocError, counted
 from stream.commands.options import (
-    AT_ITS_OWN_PACE,
+    REALTIME,
     STATS_EVERY,
     AskStdin,
     ForTime,
@@ -94,7 +94,7 @@ def fleet(
     configs: dict[str, Config] = {}
     problems = dict(fleet_file.problems)
     for name, layers in fleet_file.cameras.items():
-        base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *fleet_file.common, *layers]
+        base = [ConfigLayer("fleet", REALTIME), *fleet_file.common, *layers]
         try:
             config = options.configuration(base=base)
             if vllm is not None and not config.answer.uses_server:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from stream.config import Config
-from stream.extensions.fleet.cameras import NamedCamera, is_lines, shared_lines
+from stream.extensions.fleet.cameras import NamedCamera, is_json_lines, shared_lines
 from stream.sinks.base import Sink
 from stream.sinks.output_file import JsonlSink, OutputFile, StdoutLines
 from stream.sinks.paths import STDOUT
@@ -59,7 +59,7 @@ class CameraLines:
         return [
             JsonlSink(path, timing=output.timing, camera=camera.name, file=self._files[path])
             for path in output.paths
-            if is_lines(path)
+            if is_json_lines(path)
         ]
 
     def close(self) -> None:
@@ -70,5 +70,5 @@ class CameraLines:
 
 def without_shared(config: Config) -> Config:
     """Return a configuration without the files of JSON lines, which cameras share."""
-    paths = tuple(path for path in config.output.paths if not is_lines(path))
+    paths = tuple(path for path in config.output.paths if not is_json_lines(path))
     return config.with_values({"output.paths": paths})

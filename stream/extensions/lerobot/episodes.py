@@ -230,5 +230,5 @@ def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def check(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
-    """Raise SourceError for an address that is none, or whose episode is not there."""
+    """Raise SourceError for an invalid address, and for an episode that is not there."""
     EpisodeAddress.of(address)

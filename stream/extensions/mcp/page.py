@@ -79,11 +79,11 @@ class CameraPage:
 
     async def answers(self, camera: str, limit: int) -> list[dict[str, Any]]:
         """Return the newest events of a camera, oldest first."""
-        return _list(await self._json("GET", "/api/answers", params=_of(camera, limit=limit)), "events")
+        return _list(await self._json("GET", "/api/answers", params=_parameters(camera, limit=limit)), "events")
 
     async def picture(self, camera: str, width: int) -> ReceivedPicture:
         """Return the newest picture of a camera, at most `width` pixels wide, with its map."""
-        return unpack_picture(await self._send("GET", "/api/picture", params=_of(camera, width=width, map=1)))
+        return unpack_picture(await self._send("GET", "/api/picture", params=_parameters(camera, width=width, map=1)))
 
     async def ask(self, camera: str, question: str) -> dict[str, Any]:
         """Return the reply to a question about the newest frame, as /v1/chat/completions gives it."""
@@ -92,7 +92,7 @@ class CameraPage:
 
     async def watches(self, camera: str) -> list[dict[str, Any]]:
         """Return the standing questions of a camera."""
-        return _list(await self._json("GET", "/api/watches", params=_of(camera)), "watches")
+        return _list(await self._json("GET", "/api/watches", params=_parameters(camera)), "watches")
 
     async def add_watch(self, camera: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Add a standing question with these fields; return its name and all of them."""
@@ -100,11 +100,11 @@ class CameraPage:
 
     async def remove_watch(self, camera: str, name: str) -> dict[str, Any]:
         """Remove a standing question; return its name and the others."""
-        return await self._json("DELETE", "/api/watches", params={**_of(camera), "name": name})
+        return await self._json("DELETE", "/api/watches", params={**_parameters(camera), "name": name})
 
     async def past(self, words: str, since_ms: int, camera: str) -> dict[str, Any]:
         """Return the newest moments with these words, after this Unix time in milliseconds."""
-        params = {"words": words, "since": since_ms, **_of(camera)}
+        params = {"words": words, "since": since_ms, **_parameters(camera)}
         return await self._json("GET", "/past", missing=NOT_REMEMBERED, params=params)
 
     async def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class CameraPage:
         return bytes(body)
 
 
-def _of(camera: str, **params: int) -> dict[str, Any]:
+def _parameters(camera: str, **params: int) -> dict[str, Any]:
     if camera:
         return {"camera": camera, **params}
     return dict(params)

@@ -72,7 +72,7 @@ class BrokerSession:
     ) -> None:
         self._broker = broker
         self._command = command
-        self._let_in: ReasonCode | None = None
+        self._connack: ReasonCode | None = None
         self._client = _BoundedClient(
             CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv311
         )
@@ -108,14 +108,14 @@ class BrokerSession:
         except OSError as error:
             raise BrokerLost(error.strerror or str(error) or "no reply") from error
         limit_s = time.monotonic() + CONNECT_LIMIT_S
-        while self._let_in is None:
+        while self._connack is None:
             if time.monotonic() > limit_s:
                 raise BrokerLost("it does not answer as a broker does")
             self.step(None, 0.5)
-        if self._let_in.is_failure:
-            if self._let_in.value in REFUSED:
-                raise BrokerRefuses(*REFUSED[self._let_in.value])
-            raise BrokerLost(str(self._let_in).lower())
+        if self._connack.is_failure:
+            if self._connack.value in REFUSED:
+                raise BrokerRefuses(*REFUSED[self._connack.value])
+            raise BrokerLost(str(self._connack).lower())
         if self._command is not None:
             self._client.subscribe(self._command[0], qos=1)
 
@@ -158,7 +158,7 @@ class BrokerSession:
             connection.close()
 
     def _cut_off(self) -> str:
-        if self._let_in is not None:
+        if self._connack is not None:
             return "it closed the connection"
         if self._broker.tls:
             hint = "one without TLS needs mqtt://"
@@ -167,7 +167,7 @@ class BrokerSession:
         return f"it closed the connection at once ({hint})"
 
     def _on_connect(self, client: Client, _: Any, __: ConnectFlags, code: ReasonCode, ___: Any) -> None:
-        self._let_in = code
+        self._connack = code
 
     def _on_message(self, client: Client, _: Any, message: MQTTMessage) -> None:
         if self._command is not None and not message.retain:

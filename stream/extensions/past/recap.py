@@ -162,9 +162,9 @@ class Recap:
         """Yield the statements of one camera: of each piece, or of neighbouring ones if they are too many."""
         if len(pieces) <= STATEMENTS_MAX:
             for piece in pieces:
-                yield self._asked(PIECE, camera, piece)
+                yield self._ask_model(PIECE, camera, piece)
             return
-        statements = [self._asked(PIECE, camera, piece) for piece in pieces]
+        statements = [self._ask_model(PIECE, camera, piece) for piece in pieces]
         while len(statements) > STATEMENTS_MAX:
             statements = self._reduced(camera, statements)
         yield from statements
@@ -175,7 +175,7 @@ class Recap:
         groups = [statements[at : at + size] for at in range(0, len(statements), size)]
         self._requests += sum(len(group) > 1 for group in groups)
         return [
-            self._asked(STATEMENTS, camera, list(map(_note_of_statement, group))) if len(group) > 1 else group[0]
+            self._ask_model(STATEMENTS, camera, list(map(_note_of_statement, group))) if len(group) > 1 else group[0]
             for group in groups
         ]
 
@@ -185,14 +185,14 @@ class Recap:
         while len(notes) > GROUP_MIN and self._tokens(ALL, "", notes) > self._tokens_max:
             pairs = [notes[at : at + GROUP_MIN] for at in range(0, len(notes), GROUP_MIN)]
             self._requests += len(pairs)
-            notes = [_note_of_statement(self._asked(ALL, "", pair)) for pair in pairs]
+            notes = [_note_of_statement(self._ask_model(ALL, "", pair)) for pair in pairs]
         self._requests += 1
-        return replace(self._asked(ALL, "", notes), level="all")
+        return replace(self._ask_model(ALL, "", notes), level="all")
 
     def _tokens(self, template: str, camera: str, notes: Sequence[Note]) -> int:
         return self._model.count_tokens(_prompt(template, camera, notes))
 
-    def _asked(self, template: str, camera: str, notes: Sequence[Note]) -> Statement:
+    def _ask_model(self, template: str, camera: str, notes: Sequence[Note]) -> Statement:
         self._on_progress(RecapProgress(self._replies, self._requests))
         self._replies += 1
         text = printable(self._model.complete(_prompt(template, camera, notes)))

@@ -225,7 +225,7 @@ class PastSink(Sink):
 def open_writer(section: PastSection) -> PastWriter:
     """Return the writer of `past.file`, with its limits, that makes pictures small."""
     assert section.file is not None
-    return PastWriter(section.file, Limits(section.max_days, section.max_mib), prepare=_with_small)
+    return PastWriter(section.file, Limits(section.max_days, section.max_mib), prepare=_with_thumbnail)
 
 
 def check(config: Config) -> None:
@@ -233,7 +233,7 @@ def check(config: Config) -> None:
     check_database(PastSection.of(config).file or "", output_files(config), config.source)
 
 
-def _with_small(moment: Moment) -> Moment:
+def _with_thumbnail(moment: Moment) -> Moment:
     """Return a moment with its picture made small, or without one if that is no JPEG, or stays large."""
     if moment.jpeg is None:
         return moment

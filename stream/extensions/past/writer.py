@@ -69,7 +69,7 @@ class PastWriter(BackgroundSender[Record]):
             "{reason}; the run goes on, and the file is tried again",
             "{path!r} takes moments again",
             retry_s,
-            insists=True,
+            retry_at_end=True,
             path=path,
         )
         self.path = path

@@ -54,8 +54,8 @@ CLIENT = b"replay"
 TOLERANCE = 1e-3
 """Largest difference of probabilities that are the same: it is rounding."""
 
-IN_THEIR_PLACE = (AnswerPoint, Glance, YesNoResult, Summary)
-"""Recorded events in whose place a replay has its own."""
+REPLAYED_EVENTS = (AnswerPoint, Glance, YesNoResult, Summary)
+"""Recorded events that a replay makes anew."""
 
 
 class ReplayedAnswer(Event, frozen=True, tag="replayed"):
@@ -160,7 +160,7 @@ class Replay:
                 yield self._counted(self._rebaser.apply(event))
         else:
             event = self._counted(self._rebaser.apply(record.event))
-            if not isinstance(event, IN_THEIR_PLACE):
+            if not isinstance(event, REPLAYED_EVENTS):
                 yield event
 
     def summary(self, damage: list[str]) -> ReplaySummary:

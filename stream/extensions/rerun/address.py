@@ -61,5 +61,5 @@ def _url(host: str, port: int, scheme: str = SCHEMES[0]) -> str:
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError for an address that is none."""
+    """Raise ConfigError for an invalid address."""
     ViewerAddress.of(RerunSection.of(config).address or "")

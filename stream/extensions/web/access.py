@@ -38,7 +38,7 @@ class WebAccess:
     def of(cls, config: Config, environment: Mapping[str, str] = os.environ) -> WebAccess:
         """Return the access that a configuration with `web` asks for; the token may be in the environment.
 
-        Raises ConfigError for an address that is none, a page beyond this machine without a token, a token that is too
+        Raises ConfigError for an invalid address, a page beyond this machine without a token, a token that is too
         short, half of a certificate, and a missing library.
         """
         section = WebSection.of(config)

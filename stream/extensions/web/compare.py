@@ -55,7 +55,7 @@ MESSAGES_AT_ONCE = 30.0
 LONGEST_PX = 1024
 """A larger picture is shrunk to this: 1024 tiles at most, which a CPU can still answer about with all tokens."""
 
-ONLY_SHOWS = "this page only shows; comparing takes this machine's time, and needs --web-control"
+VIEW_ONLY = "this page only shows; comparing takes this machine's time, and needs --web-control"
 
 
 class CompareMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,13 +180,13 @@ class CompareDesk:
 
     async def _take_picture(self, request: Request) -> Response:
         if not self._control:
-            raise PictureRefused(ONLY_SHOWS, 403)
+            raise PictureRefused(VIEW_ONLY, 403)
         async with self._uploads.picture(request, LONGEST_PX) as rgb:
             return await self._keep(rgb)
 
     async def _take_example(self, request: Request) -> Response:
         if not self._control:
-            raise PictureRefused(ONLY_SHOWS, 403)
+            raise PictureRefused(VIEW_ONLY, 403)
         self._uploads.check_rate()
         still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
         if still is None:
@@ -210,7 +210,7 @@ class CompareDesk:
     async def _serve(self, socket: WebSocket) -> None:
         await socket.accept()
         if not self._control:
-            await socket.close(REFUSED, ONLY_SHOWS)
+            await socket.close(REFUSED, VIEW_ONLY)
             return
         if len(self._clients) >= CLIENTS_MAX:
             await socket.close(CROWDED, "too many viewers")

@@ -149,7 +149,7 @@ class WebhookSink(BackgroundSender[Event], Sink):
             Outbox(_place_of),
             "the webhook at {address} takes nothing: {reason}; the run goes on, and newer events are tried",
             "",
-            insists=True,
+            retry_at_end=True,
             address=self._webhook.address,
         )
         self.start()
@@ -172,7 +172,7 @@ class WebhookSink(BackgroundSender[Event], Sink):
         while events := self.take():
             self._deliver(events[0])
 
-    def say_back(self) -> None:
+    def report_return(self) -> None:
         logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
 
     def _deliver(self, event: Event) -> None:
@@ -226,5 +226,5 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError for an address that is none."""
+    """Raise ConfigError for an invalid address."""
     Webhook.of(WebhookSection.of(config).url or "")

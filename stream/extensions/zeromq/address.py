@@ -7,7 +7,7 @@ from stream.sources.address import PULL, ZMQ_PREFIX
 
 
 def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
-    """Raise ConfigError for an endpoint that is none, or needs keys that are missing."""
+    """Raise ConfigError for an invalid endpoint or missing keys."""
     endpoint = address.removeprefix(ZMQ_PREFIX).removesuffix(PULL)
     needs_keys(network, endpoint)
     check_reachable(endpoint)

@@ -32,10 +32,10 @@ class ZeromqSection(ExtensionSection):
 
 
 def check_publish(config: Config) -> None:
-    """Raise ConfigError for an address that is none, or needs keys that are missing."""
+    """Raise ConfigError for an invalid address or missing keys."""
     needs_keys(config.network, ZeromqSection.of(config).publish or "")
 
 
 def check_control(config: Config) -> None:
-    """Raise ConfigError for an address that is none, or needs keys that are missing."""
+    """Raise ConfigError for an invalid address or missing keys."""
     needs_keys(config.network, ZeromqSection.of(config).control or "")

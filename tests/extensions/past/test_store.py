@@ -1,4 +1,4 @@
-"""The store: batches that are whole, several writers, and files that are none of this program's."""
+"""The store: batches that are whole, several writers, and files of other programs."""
 
 from __future__ import annotations
 

@@ -437,7 +437,7 @@ def test_pictures_are_uploaded_dropped_pasted_and_taken(page: ComparePage, visit
     on.get_by_role("button", name="Take the picture").click()
     on.wait_for_function("() => ![512, 0].includes(document.getElementById('preview').width)")
     on.locator("#picture-note", has_text="pixels").wait_for()
-    visit.allowed = "400"  # of the file that is none
+    visit.allowed = "400"  # of the file that is no picture
 
 
 def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage, visit: Visit, tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage,
     on.locator("#note", has_text="one column after the other").wait_for()
     page.engine.go.release()
     on.locator(".verdict.neutral:visible").wait_for()
-    visit.allowed = "400"  # of the file that is none
+    visit.allowed = "400"  # of the file that is no picture
 
 
 def test_a_comparison_is_cancelled_and_another_one_is_asked(page: ComparePage, visit: Visit) -> None:

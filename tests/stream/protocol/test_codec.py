@@ -15,7 +15,7 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, TileGri
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
-    check_taught,
+    check_feedback,
     checked_feedback,
     embedding_of,
     feedback_arrays,
@@ -307,7 +307,7 @@ def test_regions_of_unknown_shapes_or_outside_the_frame_are_refused(region: list
         token_packet(message, wire(arrays))
     feedback = Feedback(STAMP, strange.regions, packet.relevance, packet.relevance)
     with pytest.raises(TransportError, match=f"feedback holds {words}"):
-        check_taught(feedback, STAMP, GRID)
+        check_feedback(feedback, STAMP, GRID)
 
 
 def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -> None:

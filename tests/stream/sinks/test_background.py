@@ -48,9 +48,9 @@ class TestOutbox:
 class Sender(BackgroundSender[str]):
     """Sender that calls `target` with each item, and puts one back that it does not take."""
 
-    def __init__(self, target: Callable[[str], None], *, insists: bool = False, retry_s: float = 0.0) -> None:
+    def __init__(self, target: Callable[[str], None], *, retry_at_end: bool = False, retry_s: float = 0.0) -> None:
         texts = "no {place}: {reason}", "the {place} is there"
-        super().__init__("pigeon", Outbox(limit=3), *texts, (retry_s, 5.0), insists=insists, place="loft")
+        super().__init__("pigeon", Outbox(limit=3), *texts, (retry_s, 5.0), retry_at_end=retry_at_end, place="loft")
         self.target = target
         self.attempts = 0
         self.start()
@@ -173,22 +173,22 @@ def test_a_target_may_report_each_reason_and_be_reached_for_a_moment(capsys: pyt
     assert capsys.readouterr().err.splitlines() == ["note: no loft: rain", "note: no loft: snow", "the loft is there"]
 
 
-@pytest.mark.parametrize("insists", [False, True])
+@pytest.mark.parametrize("retry_at_end", [False, True])
 def test_the_end_interrupts_a_wait_and_one_that_insists_tries_once_more(
-    insists: bool, capsys: pytest.CaptureFixture[str]
+    retry_at_end: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loft = Loft(Unreachable("rain"), Unreachable("snow"), Unreachable("hail"))
-    sender = Sender(loft, insists=insists, retry_s=3600.0)
+    sender = Sender(loft, retry_at_end=retry_at_end, retry_s=3600.0)
     sender.put("a")
     until(lambda: sender.failures == 1)
     assert sender.end(LIMIT_S)
-    assert (sender.attempts, len(sender.outbox)) == (1 + insists, 1)
+    assert (sender.attempts, len(sender.outbox)) == (1 + retry_at_end, 1)
     assert capsys.readouterr().err == "note: no loft: rain\n"
 
 
-@pytest.mark.parametrize("insists", [False, True])
+@pytest.mark.parametrize("retry_at_end", [False, True])
 def test_a_problem_at_the_end_is_reported_by_one_that_insists(
-    insists: bool, gate: threading.Event, capsys: pytest.CaptureFixture[str]
+    retry_at_end: bool, gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
     visits: list[str] = []
 
@@ -198,14 +198,14 @@ def test_a_problem_at_the_end_is_reported_by_one_that_insists(
             visits.append(item)
             raise Unreachable("rain")
 
-    sender = Sender(target, insists=insists)
+    sender = Sender(target, retry_at_end=retry_at_end)
     sender.put("a")
     until(lambda: not len(sender.outbox))
     sender.stop()
     gate.set()
     assert sender.end(LIMIT_S)
-    assert len(sender.outbox) == 1 - insists
-    assert capsys.readouterr().err == ("note: no loft: rain\nthe loft is there\n" if insists else "")
+    assert len(sender.outbox) == 1 - retry_at_end
+    assert capsys.readouterr().err == ("note: no loft: rain\nthe loft is there\n" if retry_at_end else "")
 
 
 def test_an_end_is_bounded_with_work_left_and_from_several_threads(gate: threading.Event) -> None:

@@ -608,7 +608,7 @@ def test_a_peer_that_is_no_answer_stage_refuses_a_link(places: Places) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def close_each() -> None:
-            for _ in range(link_module.TURNED_AWAY_MAX):
+            for _ in range(link_module.REFUSALS_MAX):
                 listener.accept()[0].close()
 
         thread = threading.Thread(target=close_each)

@@ -155,7 +155,7 @@ class ClusterServers:
         for group in self._groups:
             for _ in range(self._settings.servers):
                 self._add(group)
-        thread = threading.Thread(target=self._look_after, name="answer-servers", daemon=True)
+        thread = threading.Thread(target=self._supervise, name="answer-servers", daemon=True)
         thread.start()
         try:
             yield
@@ -165,7 +165,7 @@ class ClusterServers:
             for group in self._groups:
                 self._kill_all(group)
 
-    def _look_after(self) -> None:
+    def _supervise(self) -> None:
         while not self._stopping.is_set():
             for group in self._groups:
                 try:

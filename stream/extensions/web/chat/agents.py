@@ -36,7 +36,7 @@ WATCH_BODY_BYTES_MAX = 16 * 1024
 WATCH_S_MAX = 31 * 86_400.0
 """Longest hold and cooldown of a watch that a program adds."""
 
-SHOWS_ONLY = "this page only shows; its watches stay as they are. Give --web-control"
+VIEW_ONLY = "this page only shows; its watches stay as they are. Give --web-control"
 
 Seconds = Annotated[float, Meta(ge=0, le=WATCH_S_MAX)]
 
@@ -66,7 +66,7 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
         if request.method == "GET" or request.method == "HEAD":
             return _watches_reply(hub_of(request))
         if not access.control:
-            raise QuestionRefused(SHOWS_ONLY, 403)
+            raise QuestionRefused(VIEW_ONLY, 403)
         if request.method == "DELETE":
             hub = hub_of(request)
             change: WatchChange = RemoveWatch(request.query_params.get("name", "")[:80])
