@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
+from arr_coc.types import Feedback, FramePacket, PastAnswer, QueryEmbedding, Question, TokenPacket, time_text
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory, Reading
 from stream.config import Config
 from stream.errors import ConfigError
-from stream.protocol.messages import History, PreviousAnswer
 from stream.recording.identity import SCENE_PREFIX
 
 Packet: TypeAlias = TokenPacket | FramePacket
@@ -68,30 +67,48 @@ class GlanceStats:
 
 @dataclass(slots=True, eq=False)
 class ClientQuestion:
-    """Question of one client, and the state of its answer.
+    """Question of one client that is being answered, and the state of its answer.
 
-    `checks`: yes/no questions that are scored in its place, and end it with `scores` (of each the probability of yes,
-    given yes or no, and of yes or no at all); `query` is the first of them. `history`: earlier answers, put before the
-    question. `previous`: the last answer to it, repeated if it is still likely enough. `schema`: schema of the answer.
-    `piece`: the text that the last step completed; may be empty. `ended`: the answer is complete, with `stats`, or
-    failed, with `error` as the reason.
+    `number`: that of the client's request. `part`: the part of the question that the model is asked now: the checks,
+    if there are any, then the rest; a part with checks is scored in place of an answer, and ends with `scores` (of each
+    check the probability of yes, given yes or no, and of yes or no at all). `piece`: the text that the last step
+    completed; may be empty. `ended`: the part is complete, with `stats`, or failed, with `error` as the reason.
+    `pieces`: the answer so far, of `chars` characters; `answer_stats` are those of the answer while its meaning is
+    compared. `began_ns`: when the server began to serve it.
     """
 
     client: bytes
     packet: Packet
-    query: str
-    checks: tuple[str, ...] = ()
-    history: History = ()
-    previous: PreviousAnswer | None = None
-    schema: AnswerSchema | None = None
+    question: Question
+    number: int = 0
     piece: str = ""
     ended: bool = False
     error: Exception | None = None
     scores: tuple[tuple[float, float], ...] = ()
     stats: AnswerStats | None = None
+    answer_stats: AnswerStats | None = None
+    began_ns: int = 0
+    pieces: list[str] = field(default_factory=list)
+    chars: int = 0
+    part: Question = field(init=False)
+
+    def __post_init__(self) -> None:
+        checks = self.question.checks
+        self.part = Question(checks[0], checks=checks) if checks else self.question
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self.pieces)
+
+    def ask(self, part: Question) -> None:
+        """Go on with another part."""
+        self.part = part
+        self.piece = ""
+        self.ended = False
 
 
-def history_text(history: History) -> str:
+def history_text(history: Sequence[PastAnswer]) -> str:
     """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
     texts = [(answer.media_ns, without_thoughts(answer.text)) for answer in history]
     lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
-from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket
 from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
@@ -197,18 +197,21 @@ class QwenAnswerModel:
         client = question.client
         slot = self._table.by_client[client]
         packets = self._group_packets(client, question.packet)
-        previous = question.previous
+        part = question.part
+        previous = part.previous
+        schema = None if part.schema is None else AnswerSchema.parse(part.schema)
+        instruction = self._instruction(schema)
         return SlotQuestion(
             slot,
             packets,
-            question.query,
+            part.text,
             vision=self._vision(client),
-            checks=question.checks,
-            history=self._fitting_history(question, slot, packets),
+            checks=part.checks,
+            history=self._fitting_history(part, instruction, slot, packets),
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
-            schema=None if question.checks else question.schema,
-            instruction="" if question.checks else self._instruction(question.schema),
+            schema=schema,
+            instruction=instruction,
         )
 
     def _instruction(self, schema: AnswerSchema | None) -> str:
@@ -216,14 +219,14 @@ class QwenAnswerModel:
 
         return instruction_of(self._session.qwen, schema)
 
-    def _fitting_history(self, question: ClientQuestion, slot: int, packets: Packet | list[Packet]) -> str:
+    def _fitting_history(self, question: Question, instruction: str, slot: int, packets: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
         if isinstance(packets, list):
             frames = packets
         else:
             frames = [packets]
-        question_text = question.query + self._instruction(question.schema)
+        question_text = question.text + instruction
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
             with suppress(ContextLengthError):

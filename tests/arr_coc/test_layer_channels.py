@@ -140,7 +140,6 @@ def after_transfer(feedback: Feedback) -> Feedback:
     arrays = feedback_arrays(feedback)
     reply = AnswerReply(
         answer=0,
-        query=QUERY,
         text="",
         tokens_used=0,
         text_tokens=0,

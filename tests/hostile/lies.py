@@ -14,10 +14,10 @@ from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     CheckScore,
+    Embedded,
     ErrorReply,
     GlanceReply,
     KeepAlive,
-    QueryAccepted,
     ServerHello,
     TurnExpired,
     TurnGrant,
@@ -40,22 +40,22 @@ def fields_of(parts: Sent) -> dict[str, Any]:
     return fields
 
 
-def answered(number: int, query: str = "What?", text: str = "well") -> Sent:
-    return [encode(AnswerReply(answer=number, query=query, text=text, **FIGURES))]  # type: ignore[arg-type]
+def answered(number: int, text: str = "well") -> Sent:
+    return [encode(AnswerReply(answer=number, text=text, **FIGURES))]  # type: ignore[arg-type]
 
 
-def glanced(number: int, query: str = "What?", **fields: Any) -> Sent:
-    return [encode(GlanceReply(glance=number, query=query, tokens_used=1, encode_ms=1.0, prefill_ms=1.0, **fields))]
+def glanced(number: int, **fields: Any) -> Sent:
+    return [encode(GlanceReply(glance=number, tokens_used=1, encode_ms=1.0, prefill_ms=1.0, **fields))]
 
 
-def greeting(query: str = "What?", *, can_glance: bool = False) -> list[Sent]:
-    """Messages that a client must receive before it asks."""
+def greeting(*, can_glance: bool = False) -> Sent:
+    return [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None, can_glance=can_glance))]
+
+
+def embedded(text: str, *, is_check: bool = False) -> Sent:
     embedding = np.full((1, 8), 0.5, np.float32)
-    asking = QueryAccepted(query=query, model_id="liar", arrays=specs_of(embedding))
-    return [
-        [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None, can_glance=can_glance))],
-        [encode(asking), embedding.tobytes()],
-    ]
+    reply = Embedded(text=text, is_check=is_check, model_id="liar", arrays=specs_of(embedding))
+    return [encode(reply), embedding.tobytes()]
 
 
 def changed(parts: Sent, **fields: Any) -> Sent:
@@ -72,7 +72,7 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
         [encode(ErrorReply(error="E", message=NASTY, details=NASTY))]
     ],
     "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
-    "another question": lambda number: [answered(number, query="What did the other one ask?")] * 10,
+    "other questions": lambda number: [embedded("What did the other one ask?")] * 10,
     "numbers that are none": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
     "counts that are none": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
     "times that are none": lambda number: [changed(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
@@ -100,7 +100,6 @@ LOOKS: dict[str, Callable[[int], list[Sent]]] = {
             np.zeros(1, np.float32).tobytes(),
         ]
     ],
-    "a look for another question": lambda number: [glanced(number, query="What did the other one ask?")] * 10,
     "looks of others": lambda number: [glanced(n) for n in range(100, 400)] + [glanced(number)],
     "a look again and again": lambda number: [glanced(number)] * 500,
     "costs that are none": lambda number: [changed(glanced(number), prefill_ms=value) for value in NUMBERS],
@@ -129,7 +128,8 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
                 YesNoReply(answer=number, scores=(CheckScore(0.5, 0.5),), tokens_used=1, encode_ms=1.0, prefill_ms=1.0)
             )
         ],
-        *greeting(),
+        greeting(),
+        embedded("What?"),
     ]
     parts = rng.choice(seeds)
     fields = fields_of(parts)

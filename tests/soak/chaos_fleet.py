@@ -259,7 +259,7 @@ class RememberingModel:
         self.prefill()
         for question in questions:
             assert question.client in self._clients
-            self._open[question] = self.text(question.client, question.packet, question.query)
+            self._open[question] = self.text(question.client, question.packet, question.part.text)
 
     def step(self) -> Sequence[ClientQuestion]:
         self.decode()

@@ -17,7 +17,7 @@ import numpy as np
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.families import FAMILIES
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, Question, TokenPacket, shown_tokens
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
@@ -104,11 +104,11 @@ class FakeAnswerModel:
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         for question in questions:
             self.client = question.client
-            if question.checks:
-                question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.checks)
+            if question.part.checks:
+                question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.part.checks)
                 question.stats, question.ended = self._answer_stats, True
             else:
-                self._open[question] = self.answer(question.packet, question.query)
+                self._open[question] = self.answer(question.packet, question.part.text)
                 self._advance(question)
 
     def step(self) -> Sequence[ClientQuestion]:
@@ -324,15 +324,15 @@ class NewsAnswerModel(FakeAnswerModel):
     it is that text."""
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
-        super().ask([question for question in questions if question.checks])
+        super().ask([question for question in questions if question.part.checks])
         for question in questions:
-            if not question.checks:
+            if not question.part.checks:
                 self._open[question] = self._pieces(question)
                 self._advance(question)
 
     def _pieces(self, question: ClientQuestion) -> Iterator[str]:
-        packet, previous = question.packet, question.previous
-        history = [f"{answer.text.split(',')[0]} at {answer.media_ns // 10**6} ms" for answer in question.history]
+        packet, previous = question.packet, question.part.previous
+        history = [f"{answer.text.split(',')[0]} at {answer.media_ns // 10**6} ms" for answer in question.part.history]
         text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *history])
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:9]
@@ -352,11 +352,11 @@ class CountingAnswerModel(NewsAnswerModel):
             raise OptionError("refused")
 
     def _pieces(self, question: ClientQuestion) -> Iterator[str]:
-        packet, previous = question.packet, question.previous
+        packet, previous = question.packet, question.part.previous
         quarter = int(pixels_of(packet).max()) // 64
         text = json.dumps({"quarter": quarter, "bright": quarter > 1})
         text = text[:9] if packet.stamp.frame_index % 4 == 3 else text
-        assert question.schema is not None
+        assert question.part.schema is not None
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:5]
         yield text[5:]
@@ -401,7 +401,7 @@ class OneClient:
         self.stats: AnswerStats | None = None
 
     def answer(self, packet: Packet, query: str = "what?") -> str:
-        question = ClientQuestion(self.client, packet, query)
+        question = ClientQuestion(self.client, packet, Question(query))
         text = ask_alone(self.model, question)
         self.stats = question.stats
         return text
@@ -411,7 +411,7 @@ class OneClient:
         return score
 
     def score_all(self, packet: Packet, *queries: str) -> tuple[tuple[float, float], ...]:
-        question = ClientQuestion(self.client, packet, queries[0], checks=queries)
+        question = ClientQuestion(self.client, packet, Question(queries[0], checks=queries))
         ask_alone(self.model, question)
         self.stats = question.stats
         return question.scores

@@ -121,11 +121,11 @@ class OpenRequest:
     @property
     def checks(self) -> bool:
         """True while the request is whether the previous answer is still right."""
-        return self.question.previous is not None and self.same is None
+        return self.question.part.previous is not None and self.same is None
 
     def needs_tokens(self, max_tokens: int) -> bool:
         """Return whether thoughts took all tokens of a yes/no check, which had fewer than `max_tokens`."""
-        is_check = bool(self.question.checks) or self.checks
+        is_check = bool(self.question.part.checks) or self.checks
         has_text = bool(self.reply.text.strip())
         return is_check and self.reply.thinks and not has_text and self.body["max_tokens"] < max_tokens
 
@@ -226,10 +226,10 @@ class ApiAnswerModel:
     def _open_request(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
         frames = self._question_frames(question)
-        if question.checks:
-            body = self._yes_no_body(frames, question.query)
-        elif question.previous is not None:
-            still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
+        if question.part.checks:
+            body = self._yes_no_body(frames, question.part.text)
+        elif question.part.previous is not None:
+            still_right = STILL_RIGHT.format(question=question.part.text, answer=question.part.previous.text)
             body = self._yes_no_body(frames, still_right)
         else:
             body = self._answer_body(frames, question)
@@ -286,7 +286,7 @@ class ApiAnswerModel:
             self._reopen(request, {**request.body, "max_tokens": self._answer.max_tokens})
         elif request.checks:
             self._check_previous(request)
-        elif request.question.checks:
+        elif request.question.part.checks:
             self._check_next(request)
         else:
             self._end(request)
@@ -294,15 +294,15 @@ class ApiAnswerModel:
     def _check_next(self, request: OpenRequest) -> None:
         """Note the score of a check, and request that of the next one, or end with the last."""
         request.scores.append(yes_no_of(request.reply.text, request.reply.likely))
-        if len(request.scores) == len(request.question.checks):
+        if len(request.scores) == len(request.question.part.checks):
             self._end(request)
         else:
-            self._reopen(request, self._yes_no_body(request.frames, request.question.checks[len(request.scores)]))
+            self._reopen(request, self._yes_no_body(request.frames, request.question.part.checks[len(request.scores)]))
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""
         question = request.question
-        previous = request.question.previous
+        previous = request.question.part.previous
         assert previous is not None
         yes, mass = yes_no_of(request.reply.text, request.reply.likely)
         request.same = yes * mass
@@ -319,7 +319,7 @@ class ApiAnswerModel:
         question.ended = True
         stats = self._stats_of(request.frames, reply, request.times_s, request.body)
         question.stats = replace(stats, same=request.same, extent=self._extent(request.frames[-1].pictures))
-        if question.checks:
+        if question.part.checks:
             question.scores = tuple(request.scores)
         elif self.memory is None and (most := self._answer.memory.frames) > 1:
             self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.frames[-1])
@@ -368,10 +368,10 @@ class ApiAnswerModel:
         return body
 
     def _answer_body(self, frames: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
-        text = history_text(question.history) + question.query
-        schema = question.schema
-        if schema is None:
+        text = history_text(question.part.history) + question.part.text
+        if question.part.schema is None:
             return self._body(frames, text, self._answer.max_tokens)
+        schema = AnswerSchema.parse(question.part.schema)
         body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens)
         if self._sends_schemas:
             return {**body, "response_format": response_format(schema)}
@@ -416,7 +416,7 @@ class ApiAnswerModel:
         if END in reply.text:
             self._opens_thoughts = True
             raise self._connection.note_loss(f"thoughts that end with {END} and have no beginning", wait_s=0)
-        if not (request.question.checks or request.checks):
+        if not (request.question.part.checks or request.checks):
             request.question.piece += text
 
     def _take(self, request: OpenRequest, piece: ChatPiece) -> None:

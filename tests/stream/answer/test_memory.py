@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.batching import step
-from arr_coc.types import GROUP_GROWTH, NS_PER_S, GroupPlace
+from arr_coc.types import GROUP_GROWTH, NS_PER_S, GroupPlace, Question
 from stream.answer.memory import GroupMemory
 from stream.answer.model import CONFIGURED, AnswerStats, ClientQuestion, ask_alone, load_answer_model
 from stream.answer.qwen import QwenAnswerModel
@@ -162,7 +162,7 @@ def ask(model: QwenAnswerModel, client: bytes, place: tuple[int, int], tokens: i
     packet.regions[:] = np.stack([np.zeros_like(rows), rows // 2, rows % 2], 1)
     model.hold(client)
     model.memory.add(client, packet)
-    question = ClientQuestion(client, packet, "what?")
+    question = ClientQuestion(client, packet, Question("what?"))
     ask_alone(model, question)
     assert question.stats is not None
     return question.stats

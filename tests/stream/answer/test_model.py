@@ -56,7 +56,7 @@ def test_a_model_without_feedback_sends_none(folder: Path) -> None:
     client.answer(packet())
     assert client.stats is not None
     assert client.stats.feedback is None
-    message, arrays = answer_reply(0, "what?", "", client.stats)
+    message, arrays = answer_reply(0, "", client.stats)
     assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
