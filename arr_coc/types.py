@@ -260,6 +260,33 @@ def time_text(media_ns: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Tokens, times in milliseconds and operations of an answer, of checks, or of a glance."""
+
+    tokens_used: int
+    """Visual tokens that it is about."""
+    text_tokens: int = 0
+    """Tokens of its text."""
+    encode_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    frames: int = 1
+    oldest_frame_ns: int | None = None
+    """Media time of the oldest of its frames; None if it is about one frame only."""
+    kept_bytes: int = 0
+    """Memory of the frames that are kept."""
+    flops: int = 0
+    full_flops: int = 0
+    """As in `arr_coc.qwen.flops.Operations`."""
+    prefilled_tokens: int = 0
+    """Computed tokens of the prompt."""
+    appended_tokens: int = 0
+    """Visual tokens that it added to a group of pictures."""
+    memory_tokens: int = 0
+    """Tokens that a group of pictures keeps before the next question."""
+
+
+@dataclass(frozen=True, slots=True)
 class PastAnswer:
     """Earlier answer about a stream, with the media time of its frame."""
 

@@ -171,7 +171,7 @@ class Run:
         text = ask_alone(self._model, question)
         assert question.stats is not None
         self._stream.on_answer(question.stats.feedback)
-        return ChainAnswer(text, trigger, question.stats.kept_bytes)
+        return ChainAnswer(text, trigger, question.stats.work.kept_bytes)
 
     def _judge(self, index: int, answer: ChainAnswer, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES

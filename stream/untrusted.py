@@ -94,7 +94,8 @@ SEQUENCE_GAP_MAX = 1_000_000
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Length = Annotated[int, Meta(ge=0, le=2**31)]
 TimeNs = Annotated[int, Meta(ge=-TIME_NS_MAX, le=TIME_NS_MAX)]
-DurationMs = Annotated[float, Meta(ge=0, le=1e9)]  # eleven days for one answer
+MS_MAX = 1e9  # eleven days for one answer
+DurationMs = Annotated[float, Meta(ge=0, le=MS_MAX)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 NAME_CHARS_MAX = 1_024
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]  # of a model, a known world, a kind of encoding

@@ -343,7 +343,7 @@ class AnswerClient:
 
     def _on_answer(self, message: AnswerReply, envelope: Envelope, now_ns: int) -> None:
         self._take(self.requests.on_answer(message, envelope, now_ns), message.notice)
-        self.keeps_group = message.frames > 1
+        self.keeps_group = message.work.frames > 1
 
     def _on_glance(self, message: GlanceReply, envelope: Envelope, now_ns: int) -> None:
         """Process the reply to an overview; the turn continues."""

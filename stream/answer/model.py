@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import Feedback, FramePacket, PastAnswer, QueryEmbedding, Question, TokenPacket, time_text
+from arr_coc.types import Feedback, FramePacket, PastAnswer, QueryEmbedding, Question, TokenPacket, Work, time_text
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory, Reading
 from stream.config import Config
@@ -25,44 +25,18 @@ CONFIGURED = "stream.answer.loading:load_configured_model"
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
-    """Statistics of one answer, and its feedback. Times in milliseconds.
+    """Work of one answer, of checks or of a glance, and its feedback.
 
-    The answer covers `frames` frames, the oldest at `oldest_frame_ns` (media time; None: one frame only), of which
-    `kept_bytes` are kept in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`:
-    computed tokens of the prompt; with a group of pictures, `appended_tokens` are the visual tokens that this answer
-    added to it, and `memory_tokens` those kept before the next question. `notice`: text for the user, reported once;
-    may be empty. `same`: probability of the question's previous answer, if that was scored. `extent`: width and height
-    of the newest frame, without padding, in the coordinates of places in the answer; None if it can have no places.
+    `notice`: text for the user, reported once; may be empty. `same`: probability of the question's previous answer, if
+    that was scored. `extent`: width and height of the newest frame, without padding, in the coordinates of places in
+    the answer; None if it can have no places.
     """
 
-    tokens_used: int
-    text_tokens: int
-    encode_ms: float
-    prefill_ms: float
-    decode_ms: float
-    feedback: Feedback | None
-    frames: int = 1
-    oldest_frame_ns: int | None = None
-    kept_bytes: int = 0
-    flops: int = 0
-    full_flops: int = 0
-    prefilled_tokens: int = 0
-    appended_tokens: int = 0
-    memory_tokens: int = 0
+    work: Work
+    feedback: Feedback | None = None
     notice: str = ""
     same: float | None = None
     extent: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GlanceStats:
-    """Attention of a model to an overview, and its costs: visual tokens, milliseconds, operations."""
-
-    feedback: Feedback
-    tokens_used: int
-    encode_ms: float
-    prefill_ms: float
-    flops: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +139,7 @@ class AnswerModel(Protocol):
         """Raise OptionError, ModelError or ContextLengthError if answers cannot have this schema."""
         ...
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         """Read a client's overview with a query, or its group of pictures with the new tokens of a packet.
 
         Raises ModelError if the model's attention cannot be read.

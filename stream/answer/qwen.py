@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
-from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket, Work
 from stream.answer.memory import GroupMemory, Reading
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
+from stream.answer.model import AnswerStats, ClientQuestion, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
 from stream.config import Config
 from stream.errors import TransportError
@@ -149,12 +149,15 @@ class QwenAnswerModel:
         self._session.decoder.grammars.constraint(schema)
         self._session.prompts.check_length(self._instruction(schema), 1)
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         slot = self._table.by_client.get(client, 0)
         if (vision := self._vision(client)) is not None:
             self._session.slots[slot].vision = vision
         glance = self._session.glance(self._group_packets(client, packet), query, slot=slot)
-        return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
+        work = Work(
+            glance.tokens_used, encode_ms=glance.encode_ms, prefill_ms=glance.prefill_ms, flops=glance.work.flops
+        )
+        return AnswerStats(work, glance.feedback)
 
     def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
         memory, (*earlier_packets, packet) = self.memory, packets
@@ -278,13 +281,12 @@ class QwenAnswerModel:
 
 def stats_of(result: AnswerResult) -> AnswerStats:
     """Return the statistics of an answer, and its feedback."""
-    return AnswerStats(
+    work = Work(
         tokens_used=result.tokens_used,
         text_tokens=result.text_tokens,
         encode_ms=result.encode_ms,
         prefill_ms=result.prefill_ms,
         decode_ms=result.decode_ms,
-        feedback=result.feedback,
         frames=len(result.stamps),
         oldest_frame_ns=min(stamp.media_ns for stamp in result.stamps),
         kept_bytes=result.kept_bytes,
@@ -294,6 +296,7 @@ def stats_of(result: AnswerResult) -> AnswerStats:
         appended_tokens=result.appended_tokens,
         memory_tokens=result.memory_tokens,
     )
+    return AnswerStats(work, result.feedback)
 
 
 def _max_visual_tokens(session: AnswerSession, frames: int) -> int:

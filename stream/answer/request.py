@@ -113,9 +113,9 @@ class GlanceRequest:
             frame_index=stamp.frame_index,
             pts_s=stamp.media_ns / NS_PER_S,
             query=self.text,
-            tokens_used=reply.tokens_used,
+            tokens_used=reply.work.tokens_used,
             tokens_total=self.packet.grid.tiles,
-            timing=GlanceTiming(encode_ms=reply.encode_ms, prefill_ms=reply.prefill_ms, total_ms=total_ms),
+            timing=GlanceTiming(encode_ms=reply.work.encode_ms, prefill_ms=reply.work.prefill_ms, total_ms=total_ms),
         )
 
 
@@ -238,8 +238,8 @@ class AnswerRequest:
         scores = dict(zip(questions, reply.scores, strict=True))
         stamp = self.stamp
         timing = YesNoTiming(
-            encode_ms=reply.encode_ms,
-            prefill_ms=reply.prefill_ms,
+            encode_ms=reply.work.encode_ms,
+            prefill_ms=reply.work.prefill_ms,
             total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
         )
         return [
@@ -252,9 +252,9 @@ class AnswerRequest:
                 yes=scores[check.question].yes,
                 certain=scores[check.question].certain,
                 holds=None,
-                tokens_used=reply.tokens_used,
+                tokens_used=reply.work.tokens_used,
                 tokens_total=self.packet.grid.tiles,
-                kept_bytes=reply.kept_bytes,
+                kept_bytes=reply.work.kept_bytes,
                 timing=timing,
             )
             for check in self.checks
@@ -285,7 +285,7 @@ class AnswerRequest:
             same=agreement.same,
             words=agreement.words,
             tokens_used=answer.tokens_used,
-            tokens_full=reply.tokens_used,
+            tokens_full=reply.work.tokens_used,
             differs=(agreement.words if reply.same is None else reply.same) < agree,
             meaning=reply.same,
         )
@@ -322,10 +322,10 @@ class AnswerRequest:
         idle_costs = idle_costs or IdleCosts()
         stamp = self.stamp
         end_s = stamp.media_ns / NS_PER_S
-        if reply.oldest_frame_ns is None:
+        if reply.work.oldest_frame_ns is None:
             oldest_ns = stamp.media_ns
         else:
-            oldest_ns = min(reply.oldest_frame_ns, stamp.media_ns)
+            oldest_ns = min(reply.work.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
         packet = self.packet
         if isinstance(packet, TokenPacket):
@@ -341,26 +341,26 @@ class AnswerRequest:
             trigger=self.trigger,
             query=self.question.text,
             text=reply.text,
-            tokens_used=reply.tokens_used,
+            tokens_used=reply.work.tokens_used,
             tokens_total=self.packet.grid.tiles,
-            text_tokens=reply.text_tokens,
-            frames=reply.frames,
-            kept_bytes=reply.kept_bytes,
-            flops=reply.flops + glance_costs.flops,
-            full_flops=reply.full_flops,
-            prefilled_tokens=reply.prefilled_tokens,
+            text_tokens=reply.work.text_tokens,
+            frames=reply.work.frames,
+            kept_bytes=reply.work.kept_bytes,
+            flops=reply.work.flops + glance_costs.flops,
+            full_flops=reply.work.full_flops,
+            prefilled_tokens=reply.work.prefilled_tokens,
             # A server that lacked earlier frames has appended them as well, but they are not new to the group.
-            appended_tokens=min(reply.appended_tokens, new_tokens),
-            memory_tokens=reply.memory_tokens,
+            appended_tokens=min(reply.work.appended_tokens, new_tokens),
+            memory_tokens=reply.work.memory_tokens,
             idle_tokens=idle_costs.tokens,
             rebuilt=idle_costs.rebuilt,
             glances=glance_costs.glances,
             glance_tokens=glance_costs.tokens,
             before_cut=self.before_cut,
             timing=AnswerTiming(
-                encode_ms=reply.encode_ms,
-                prefill_ms=reply.prefill_ms,
-                decode_ms=reply.decode_ms,
+                encode_ms=reply.work.encode_ms,
+                prefill_ms=reply.work.prefill_ms,
+                decode_ms=reply.work.decode_ms,
                 glance_ms=glance_costs.ms,
                 turn_ms=self.turn_ns / NS_PER_MS,
                 idle_ms=idle_costs.ms,
@@ -691,7 +691,7 @@ class RequestTracker:
         ms = (now_ns - glance.sent_ns) / NS_PER_MS
         costs = self._glance_costs
         self._glance_costs = GlanceCosts(
-            costs.glances + 1, costs.tokens + reply.tokens_used, costs.ms + ms, costs.flops + reply.flops
+            costs.glances + 1, costs.tokens + reply.work.tokens_used, costs.ms + ms, costs.flops + reply.work.flops
         )
         self._last_glance = GlanceOutcome(glance.to_event(reply, ms), glance.packet.stamp, usable)
         if isinstance(feedback, TransportError):

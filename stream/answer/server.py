@@ -17,7 +17,7 @@ from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, named_words, server_hello
 from stream.answer.idle_work import IdleService
 from stream.answer.memory import kept_place, remember
-from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, GlanceStats, Packet
+from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
 from stream.answer.turns import ClientTable, SlotScheduler, Turn
 from stream.clock import Clock, MonotonicClock
 from stream.control import WAIT_MS, RunControl, describe
@@ -246,7 +246,7 @@ class AnswerServer:
         finally:
             self._statistics.turn_ended(began_ns, failed=failed)
         if glance is not None:
-            self._statistics.count_glance(glance.tokens_used)
+            self._statistics.count_glance(glance.work.tokens_used)
             self._receive(0)  # a Cancel that came meanwhile takes the turn back
             if self._scheduler.turns.get(client) is not turn:
                 return
@@ -407,7 +407,7 @@ class AnswerServer:
 
     def on_scores(self, question: ClientQuestion, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
         """Reply with the results of the checks."""
-        self._statistics.count_checks(stats.tokens_used, len(scores))
+        self._statistics.count_checks(stats.work.tokens_used, len(scores))
         with_feedback = not question.question.wants_answer
         self._send(question.client, *_yes_no_reply(question.number, scores, stats, with_feedback=with_feedback))
 
@@ -417,7 +417,7 @@ class AnswerServer:
 
     def on_answer(self, question: ClientQuestion, stats: AnswerStats) -> None:
         """Reply with an answer that has ended."""
-        self._statistics.count_answer(stats.text_tokens, stats.tokens_used)
+        self._statistics.count_answer(stats.work.text_tokens, stats.work.tokens_used)
         self._send(question.client, *answer_reply(question.number, question.text, stats))
 
     def on_failure(self, question: ClientQuestion, error: Exception) -> None:
@@ -483,19 +483,7 @@ def answer_reply(number: int, text: str, stats: AnswerStats) -> tuple[AnswerRepl
     message = AnswerReply(
         answer=number,
         text=text,
-        tokens_used=stats.tokens_used,
-        text_tokens=stats.text_tokens,
-        encode_ms=stats.encode_ms,
-        prefill_ms=stats.prefill_ms,
-        decode_ms=stats.decode_ms,
-        frames=stats.frames,
-        oldest_frame_ns=stats.oldest_frame_ns,
-        kept_bytes=stats.kept_bytes,
-        flops=stats.flops,
-        full_flops=stats.full_flops,
-        prefilled_tokens=stats.prefilled_tokens,
-        appended_tokens=stats.appended_tokens,
-        memory_tokens=stats.memory_tokens,
+        work=stats.work,
         same=stats.same,
         extent=stats.extent,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
@@ -514,10 +502,7 @@ def _yes_no_reply(
     message = YesNoReply(
         answer=number,
         scores=tuple(CheckScore(*score) for score in scores),
-        tokens_used=stats.tokens_used,
-        encode_ms=stats.encode_ms,
-        prefill_ms=stats.prefill_ms,
-        kept_bytes=stats.kept_bytes,
+        work=stats.work,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if feedback is None else feedback.stamp,
         arrays=specs_of(*arrays),
@@ -525,16 +510,13 @@ def _yes_no_reply(
     return message, arrays
 
 
-def _glance_reply(number: int, stats: GlanceStats) -> tuple[GlanceReply, Arrays]:
+def _glance_reply(number: int, stats: AnswerStats) -> tuple[GlanceReply, Arrays]:
     """Return the message of a glance, and the arrays of its feedback."""
     arrays = feedback_arrays(stats.feedback)
     message = GlanceReply(
         glance=number,
-        tokens_used=stats.tokens_used,
-        encode_ms=stats.encode_ms,
-        prefill_ms=stats.prefill_ms,
-        flops=stats.flops,
-        feedback_stamp=stats.feedback.stamp,
+        work=stats.work,
+        feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),
     )
     return message, arrays

@@ -291,8 +291,8 @@ class SlotScheduler:
             ((yes, mass),) = question.scores
             answer_stats = question.answer_stats
             self.release(question.client)
-            flops = answer_stats.flops + stats.flops
-            self._replies.on_answer(question, replace(answer_stats, same=yes * mass, flops=flops))
+            work = replace(answer_stats.work, flops=answer_stats.work.flops + stats.work.flops)
+            self._replies.on_answer(question, replace(answer_stats, work=work, same=yes * mass))
         elif question.part.checks:
             self._replies.on_scores(question, question.scores, stats)
             if self._serving.get(question.client) is not question:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from arr_coc.errors import counted
 from arr_coc.schema_reader import SCHEMA_BYTES_MAX
-from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, Question, TileGrid
+from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, Question, TileGrid, Work
 from stream.errors import TransportError
 from stream.media import MediaSegment, SkippedItem
 from stream.untrusted import (
@@ -27,6 +27,7 @@ from stream.untrusted import (
     HISTORY_CHARS_MAX,
     HISTORY_MAX,
     LONG_SIDE_PX_MAX,
+    MS_MAX,
     NAME_CHARS_MAX,
     QUERY_LIMIT_CHARS,
     SIDE_PX_MAX,
@@ -43,7 +44,6 @@ from stream.untrusted import (
     Reason,
     Settings,
     Share,
-    TimeNs,
     Weights,
     Words,
 )
@@ -395,39 +395,23 @@ class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
 
     answer: Count
     scores: Annotated[tuple[CheckScore, ...], Meta(max_length=WATCHES_MAX)]
-    tokens_used: Count
-    encode_ms: DurationMs
-    prefill_ms: DurationMs
-    kept_bytes: Count = 0
+    work: Work
     feedback_stamp: FrameStamp | None = None
     notice: Reason = ""
 
 
 class AnswerReply(Message, frozen=True, tag="answer_reply"):
-    """Answer server to client: a whole answer.
+    """Answer server to client: a whole answer, and its work.
 
     Parts: regions, attention and similarity of its feedback, if any, and components of the embeddings, for an allocator
-    that reads them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time), of which the model keeps
-    `kept_bytes`. `flops` and the tokens of the visual memory are as in `stream.events.AnswerPoint`. `same`: probability
-    of the request's `previous` answer, if that was scored. `extent`: width and height of the frame, without padding, in
-    the coordinates of places in the text; None if it can have none. `notice`: a message for the user.
+    that reads them. `same`: probability of the request's `previous` answer, if that was scored. `extent`: width and
+    height of the frame, without padding, in the coordinates of places in the text; None if it can have none. `notice`:
+    a message for the user.
     """
 
     answer: Count
     text: Words
-    tokens_used: Count
-    text_tokens: Count
-    encode_ms: DurationMs
-    prefill_ms: DurationMs
-    decode_ms: DurationMs
-    frames: Count = 1
-    oldest_frame_ns: TimeNs | None = None
-    kept_bytes: Count = 0
-    flops: Count = 0
-    full_flops: Count = 0
-    prefilled_tokens: Count = 0
-    appended_tokens: Count = 0
-    memory_tokens: Count = 0
+    work: Work
     same: Share | None = None
     extent: tuple[ExtentSide, ExtentSide] | None = None
     feedback_stamp: FrameStamp | None = None
@@ -437,14 +421,11 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 class GlanceReply(Message, frozen=True, tag="glance_reply"):
     """Answer server to client: the model's attention to an overview. The client still has its turn.
 
-    Parts: the feedback, as in AnswerReply. `flops`: operations of the glance.
+    Parts: the feedback, as in AnswerReply.
     """
 
     glance: Count
-    tokens_used: Count
-    encode_ms: DurationMs
-    prefill_ms: DurationMs
-    flops: Count = 0
+    work: Work
     feedback_stamp: FrameStamp | None = None
 
 
@@ -532,6 +513,8 @@ def check_bounds(message: Message) -> None:
         _check_place(message.kept)
     if isinstance(message, (TokenPacketMessage, FramePacketMessage)):
         _check_question(message.question)
+    if isinstance(message, (YesNoReply, AnswerReply, GlanceReply)):
+        _check_work(message.work)
     grid: Any = getattr(message, "grid", None)
     if grid is not None:
         fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
@@ -541,6 +524,18 @@ def check_bounds(message: Message) -> None:
             expected = None
         if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
             raise TransportError(f"{grid} is not the tile grid of its picture size")
+
+
+def _check_work(work: Work) -> None:
+    counts = (
+        *(work.tokens_used, work.text_tokens, work.frames, work.kept_bytes, work.flops, work.full_flops),
+        *(work.prefilled_tokens, work.appended_tokens, work.memory_tokens),
+    )
+    times_ms = (work.encode_ms, work.prefill_ms, work.decode_ms)
+    if not all(0 <= count <= COUNT_MAX for count in counts) or not all(0 <= ms <= MS_MAX for ms in times_ms):
+        raise TransportError(f"{work} exceeds the limits of messages")
+    if work.oldest_frame_ns is not None and abs(work.oldest_frame_ns) > TIME_NS_MAX:
+        raise TransportError(f"{work} has a frame at no time")
 
 
 def _check_question(question: Question) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket, Work
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped, pack_event, unpack_event
 from stream.media import SkippedItem
@@ -85,19 +85,13 @@ FEEDBACK = Feedback(STAMP, REGIONS, SCORES, SCORES)
 ANSWERED = AnswerReply(
     answer=1,
     text="a red circle",
-    tokens_used=2,
-    text_tokens=4,
-    encode_ms=1.0,
-    prefill_ms=2.0,
-    decode_ms=3.0,
+    work=Work(2, 4, 1.0, 2.0, 3.0),
     feedback_stamp=STAMP,
     arrays=specs_of(*feedback_arrays(FEEDBACK)),
 )
 GLANCED = GlanceReply(
     glance=1,
-    tokens_used=2,
-    encode_ms=1.0,
-    prefill_ms=2.0,
+    work=Work(2, encode_ms=1.0, prefill_ms=2.0),
     feedback_stamp=STAMP,
     arrays=specs_of(*feedback_arrays(FEEDBACK)),
 )

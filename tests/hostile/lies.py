@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from arr_coc.types import Work
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerDelta,
@@ -29,7 +30,7 @@ from tests.hostile.nasty import NASTY
 Sent: TypeAlias = list[bytes]
 """A message as its parts."""
 
-FIGURES = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
+WORK = Work(1, 1, 1.0, 1.0, 1.0)
 HUGE = 40_000_000
 
 NUMBERS: tuple[Any, ...] = (-1, 2**63 - 1, 2**64 - 1, 1e308, float("nan"), float("inf"), "1", None, [], True)
@@ -41,11 +42,11 @@ def fields_of(parts: Sent) -> dict[str, Any]:
 
 
 def answered(number: int, text: str = "well") -> Sent:
-    return [encode(AnswerReply(answer=number, text=text, **FIGURES))]  # type: ignore[arg-type]
+    return [encode(AnswerReply(answer=number, text=text, work=WORK))]
 
 
 def glanced(number: int, **fields: Any) -> Sent:
-    return [encode(GlanceReply(glance=number, tokens_used=1, encode_ms=1.0, prefill_ms=1.0, **fields))]
+    return [encode(GlanceReply(glance=number, work=WORK, **fields))]
 
 
 def greeting(*, can_glance: bool = False) -> Sent:
@@ -62,6 +63,10 @@ def changed(parts: Sent, **fields: Any) -> Sent:
     return [msgspec.msgpack.encode({**fields_of(parts), **fields}), *parts[1:]]
 
 
+def worked(parts: Sent, **fields: Any) -> Sent:
+    return changed(parts, work={**fields_of(parts)["work"], **fields})
+
+
 LIES: dict[str, Callable[[int], list[Sent]]] = {
     "an answer of 40 MB": lambda number: [answered(number, text="x" * HUGE)],
     "a text of 40 MB": lambda number: [changed([encode(AnswerDelta(answer=number, text=""))], text="x" * HUGE)],
@@ -73,9 +78,9 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
     ],
     "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
     "other questions": lambda number: [embedded("What did the other one ask?")] * 10,
-    "numbers that are none": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
-    "counts that are none": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
-    "times that are none": lambda number: [changed(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
+    "numbers that are none": lambda number: [worked(answered(number), encode_ms=value) for value in NUMBERS],
+    "counts that are none": lambda number: [worked(answered(number), frames=value) for value in NUMBERS],
+    "times that are none": lambda number: [worked(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
     "arrays that are not there": lambda number: [
         changed(answered(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
     ],
@@ -102,7 +107,7 @@ LOOKS: dict[str, Callable[[int], list[Sent]]] = {
     ],
     "looks of others": lambda number: [glanced(n) for n in range(100, 400)] + [glanced(number)],
     "a look again and again": lambda number: [glanced(number)] * 500,
-    "costs that are none": lambda number: [changed(glanced(number), prefill_ms=value) for value in NUMBERS],
+    "costs that are none": lambda number: [worked(glanced(number), prefill_ms=value) for value in NUMBERS],
     "a turn in the middle": lambda number: [
         [encode(TurnGrant(turn=5))],
         [encode(TurnExpired(turn=3))],
@@ -123,11 +128,7 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
         [encode(TurnExpired(turn=1))],
         [encode(KeepAlive())],
         glanced(number),
-        [
-            encode(
-                YesNoReply(answer=number, scores=(CheckScore(0.5, 0.5),), tokens_used=1, encode_ms=1.0, prefill_ms=1.0)
-            )
-        ],
+        [encode(YesNoReply(answer=number, scores=(CheckScore(0.5, 0.5),), work=WORK))],
         greeting(),
         embedded("What?"),
     ]

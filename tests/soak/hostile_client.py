@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket, Work
 from benchmarks.support.harness import write_report
 from stream.answer.admission import ServerOptions
 from stream.answer.memory import Reading
@@ -111,7 +111,7 @@ class SteadyAnswerModel:
 
     def finish(self, question: ClientQuestion) -> None:
         del self._open[question]
-        question.ended, question.stats = True, AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
+        question.ended, question.stats = True, AnswerStats(Work(1, 4, 1.0, 1.0, 1.0))
 
 
 def serve(endpoint: str, keys: str, over: Event) -> None:

@@ -17,7 +17,7 @@ from arr_coc.errors import ModelError, ShapeError, counted
 from arr_coc.qwen.families import family_by_name
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
-from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, time_text
+from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, Work, time_text
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
 from stream.answer.api.fields import RequestFields
@@ -28,7 +28,7 @@ from stream.answer.api.thoughts import END, ThoughtFilter
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory, Reading
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
+from stream.answer.model import AnswerStats, ClientQuestion, history_text
 from stream.config import Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
 from stream.untrusted import HEARD_AT_ONCE
@@ -181,7 +181,7 @@ class ApiAnswerModel:
     def check_schema(self, schema: AnswerSchema) -> None:
         """Accept any schema: the server decides, at the first answer."""
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         """Raise ModelError: the API returns no attention."""
         raise ModelError(f"{self.model_id} cannot glance: the API does not return the model's attention")
 
@@ -446,21 +446,20 @@ class ApiAnswerModel:
         tokens = sum(frame.pictures.tokens for frame in frames)
         grouped = self.memory is not None
         counts = reply.cached_tokens is not None
-        return AnswerStats(
+        work = Work(
             tokens_used=tokens,
             text_tokens=reply.pieces if reply.text_tokens is None else reply.text_tokens,
             encode_ms=(seen_s - began_s) * 1e3,
             prefill_ms=(first_s - seen_s) * 1e3,
             decode_ms=(now_s - first_s) * 1e3,
-            feedback=None,
             frames=len(frames),
             oldest_frame_ns=min(frame.stamp.media_ns for frame in frames),
             kept_bytes=sum(frame.pictures.bytes for frame in frames[:-1]),
             prefilled_tokens=max(0, (reply.prompt_tokens or 0) - (reply.cached_tokens or 0)) if counts else 0,
             appended_tokens=frames[-1].pictures.tokens if grouped else 0,
             memory_tokens=tokens if grouped else 0,
-            notice=self._notice(reply, tokens, body),
         )
+        return AnswerStats(work, notice=self._notice(reply, tokens, body))
 
     def _extent(self, pictures: ApiPictures | ApiTokens) -> tuple[float, float] | None:
         """Return the extent of a frame that is sent as tokens, or whose whole view is its only picture, as the server

@@ -233,6 +233,7 @@ class Replay:
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
         feedback = self._model.glance(CLIENT, overview, self._text).feedback
+        assert feedback is not None
         self._overview = None
         difference = 1.0
         if recorded is not None and recorded.attention.shape == feedback.attention.shape:
@@ -241,7 +242,7 @@ class Replay:
             frame_index=overview.stamp.frame_index,
             pts_s=overview.stamp.media_ns / NS_PER_S,
             query=self._text,
-            tokens_used=message.tokens_used,
+            tokens_used=message.work.tokens_used,
             difference=difference,
             same=difference <= TOLERANCE,
         )
@@ -270,8 +271,8 @@ class Replay:
         question = ClientQuestion(CLIENT, packet, dataclasses.replace(self._question, checks=()))
         text = ask_alone(self._model, question)
         assert question.stats is not None
-        tokens = question.stats.text_tokens
-        same = (text, tokens) == (message.text, message.text_tokens)
+        tokens = question.stats.work.text_tokens
+        same = (text, tokens) == (message.text, message.work.text_tokens)
         check = message.answer == self._last
         self._last = message.answer
         self._packet = None
@@ -282,7 +283,7 @@ class Replay:
             query=self._question.text,
             recorded=message.text,
             text=text,
-            recorded_tokens=message.text_tokens,
+            recorded_tokens=message.work.text_tokens,
             text_tokens=tokens,
             check=check,
             same=same,

@@ -217,7 +217,8 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
             yield from super().answer(packet, query)
             if packet.stamp.frame_index == 10:  # the same text, in another number of tokens
                 assert self._answer_stats is not None
-                self._answer_stats = replace(self._answer_stats, text_tokens=5)
+                work = replace(self._answer_stats.work, text_tokens=5)
+                self._answer_stats = replace(self._answer_stats, work=work)
             if packet.stamp.frame_index >= 20:
                 yield "!"
 

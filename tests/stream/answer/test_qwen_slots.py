@@ -61,7 +61,7 @@ def test_answers_and_feedback_are_each_clients_own(folder: Path, encode: str) ->
             assert text == lone.answer(question.packet)
             assert lone.stats is not None
             assert question.stats is not None
-            assert question.stats.tokens_used == lone.stats.tokens_used
+            assert question.stats.work.tokens_used == lone.stats.work.tokens_used
             assert question.stats.feedback is not None
             assert question.stats.feedback.stamp == question.packet.stamp
 
@@ -91,7 +91,7 @@ def test_an_answer_can_be_ended_early(folder: Path) -> None:
     model.finish(question)
     assert question.ended
     assert question.stats is not None
-    assert question.stats.text_tokens == 2
+    assert question.stats.work.text_tokens == 2
     assert model.step() == []
 
 
@@ -154,7 +154,7 @@ def test_a_previous_answer_is_scored_and_ends_the_question_if_it_is_likely(folde
     assert likely.stats is not None
     assert unlikely.stats.same == likely.stats.same
     assert 0 < (likely.stats.same or 0) < 1
-    assert (likely.stats.text_tokens, unlikely.stats.text_tokens) == (0, 6)
+    assert (likely.stats.work.text_tokens, unlikely.stats.work.text_tokens) == (0, 6)
 
 
 @pytest.mark.parametrize("entries", range(4))
@@ -174,7 +174,7 @@ def test_earlier_answers_that_do_not_fit_the_context_are_left_out_oldest_first(
     assert ask(model, question) == texts
     assert question.stats is not None
     assert reference.stats is not None
-    assert question.stats.prefilled_tokens == reference.stats.prefilled_tokens
+    assert question.stats.work.prefilled_tokens == reference.stats.work.prefilled_tokens
 
 
 STREET = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')

@@ -254,7 +254,7 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text=f" sum {SUM}")
     answered, received = client.expect_whole(AnswerReply)
     assert (answered.answer, answered.text) == (3, f"frame 7 sum {SUM}")
-    assert (answered.tokens_used, answered.text_tokens) == (2, 4)
+    assert (answered.work.tokens_used, answered.work.text_tokens) == (2, 4)
     feedback = feedback_of(answered, received.parts)
     assert feedback is not None
     assert feedback.stamp == STAMP
@@ -282,7 +282,7 @@ def test_checks_are_the_whole_answer_if_they_are_alone(runner: StageRunner, chec
     client = Client(runner).greeted()
     client.ask(3, question=Question("what?", wants_answer=not checks_only, checks=("is it there", "is it gone")))
     reply, received = client.expect_whole(YesNoReply)
-    assert (reply.answer, reply.scores, reply.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
+    assert (reply.answer, reply.scores, reply.work.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
     assert (feedback_of(reply, received.parts) is not None) == checks_only
     if not checks_only:
         client.hear_answer()
@@ -395,9 +395,8 @@ class RememberingAnswerModel(FakeAnswerModel):
         yield from super().answer(packet, query)
         self.packet_counts[client] = self.packet_counts.get(client, 0) + 1
         assert self._answer_stats is not None
-        self._answer_stats = replace(
-            self._answer_stats, frames=self.packet_counts[client], oldest_frame_ns=5, kept_bytes=6
-        )
+        work = replace(self._answer_stats.work, frames=self.packet_counts[client], oldest_frame_ns=5, kept_bytes=6)
+        self._answer_stats = replace(self._answer_stats, work=work)
 
 
 def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: StageRunner) -> None:
@@ -407,7 +406,7 @@ def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: 
     for client, frames in ((first, 1), (first, 2), (second, 1), (first, 3)):
         client.ask()
         answered = client.hear_answer()
-        assert (answered.frames, answered.oldest_frame_ns, answered.kept_bytes) == (frames, 5, 6)
+        assert (answered.work.frames, answered.work.oldest_frame_ns, answered.work.kept_bytes) == (frames, 5, 6)
     first.embed("another")
     assert sorted(RememberingAnswerModel.packet_counts.values()) == [1, 3]
     first.link.send(Disconnect())

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from arr_coc.types import TokenPacket
 from stream.answer import server as server_module
-from stream.answer.model import GlanceStats
+from stream.answer.model import AnswerStats
 from stream.protocol.codec import feedback_of, glance_message
 from stream.protocol.messages import (
     Cancel,
@@ -49,7 +49,7 @@ def test_a_glance_returns_the_attention_and_keeps_the_turn(runner: StageRunner) 
     turn = client.turn()
     client.link.send(*glance_message(5, turn, overview(), "what?"))
     reply, received = client.expect_whole(GlanceReply)
-    assert (reply.glance, reply.tokens_used, reply.flops) == (5, 2, 7)
+    assert (reply.glance, reply.work.tokens_used, reply.work.flops) == (5, 2, 7)
     feedback = feedback_of(reply, received.parts)
     assert feedback is not None
     np.testing.assert_array_equal(feedback.attention, [0, 1])
@@ -116,7 +116,7 @@ class WaitingModel(GlancingAnswerModel):
 
     looking, go_on = threading.Event(), threading.Event()
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         self.looking.set()
         assert self.go_on.wait(LIMIT_MS / 1000)
         return super().glance(client, packet, query)

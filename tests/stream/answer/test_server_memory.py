@@ -90,14 +90,14 @@ def test_each_turn_reports_what_is_kept_and_each_answer_is_about_the_group(runne
     client.expect(AnswerDelta)
     reply, envelope = client.expect_whole(AnswerReply)
     assert reply.text == shown((1, 4))
-    assert (reply.appended_tokens, reply.prefilled_tokens, reply.memory_tokens) == (4, 9, 5)
+    assert (reply.work.appended_tokens, reply.work.prefilled_tokens, reply.work.memory_tokens) == (4, 9, 5)
     granted = grant(client)
     assert granted.kept == GroupPlace(1, 1)
     client.link.send(*token_message(1, granted.turn, make_group_packet((1, 1), 1, 2), client.question))
     client.expect(AnswerDelta)
     reply, envelope = client.expect_whole(AnswerReply)
     assert reply.text == shown((1, 4), (2, 1))
-    assert (reply.tokens_used, reply.appended_tokens, reply.memory_tokens) == (5, 1, 6)
+    assert (reply.work.tokens_used, reply.work.appended_tokens, reply.work.memory_tokens) == (5, 1, 6)
     feedback = feedback_of(reply, envelope.parts)
     assert feedback is not None
     assert (len(feedback.regions), feedback.stamp.frame_index) == (5, 2)
@@ -223,7 +223,7 @@ def test_a_glance_looks_at_the_group_and_at_what_is_new(runner: StageRunner) -> 
     ask(client, (1, 0), 1)
     turn = grant(client).turn
     client.link.send(*glance_message(0, turn, make_group_packet((1, 1), 0, 2), "what?"))
-    assert client.expect(GlanceReply).tokens_used == 2
+    assert client.expect(GlanceReply).work.tokens_used == 2
     client.link.send(*token_message(1, turn, make_group_packet((1, 1), 1, 2), client.question))
     client.expect(AnswerDelta)
     assert client.expect(AnswerReply).text == shown((1, 2), (2, 1))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from arr_coc.types import Question
+from arr_coc.types import Question, Work
 from stream.answer import server as server_module
 from stream.answer import turns as turns_module
 from stream.answer.model import AnswerStats, ClientQuestion
@@ -94,7 +94,7 @@ class SlotAnswerModel(GlancingAnswerModel):
         speaking = [question for (question,) in filter(None, self._slots.values())]
         self.batch_sizes.append(len(speaking))
         for question in speaking:
-            pieces = question.stats.text_tokens + 1 if question.stats else 1
+            pieces = question.stats.work.text_tokens + 1 if question.stats else 1
             question.piece, question.stats = f" {question.part.text}", stats_of(question, pieces)
             if pieces == STEPS - 1:
                 question.ended = True
@@ -106,7 +106,7 @@ class SlotAnswerModel(GlancingAnswerModel):
 
 
 def stats_of(question: ClientQuestion, text_tokens: int = 0) -> AnswerStats:
-    return AnswerStats(len(question.packet.regions), text_tokens, 1.0, 2.0, 3.0, None)  # type: ignore[union-attr]
+    return AnswerStats(Work(len(question.packet.regions), text_tokens, 1.0, 2.0, 3.0))  # type: ignore[union-attr]
 
 
 @pytest.fixture(autouse=True)

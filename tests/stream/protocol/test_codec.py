@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket, Work
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
@@ -330,11 +330,7 @@ def answered(feedback: Feedback | None) -> AnswerReply:
     return AnswerReply(
         answer=0,
         text="",
-        tokens_used=0,
-        text_tokens=0,
-        encode_ms=0.0,
-        prefill_ms=0.0,
-        decode_ms=0.0,
+        work=Work(0),
         feedback_stamp=feedback.stamp if feedback else None,
         arrays=specs_of(*feedback_arrays(feedback)),
     )

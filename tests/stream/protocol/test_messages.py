@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.schema_reader import SCHEMA_BYTES_MAX
-from arr_coc.types import FrameStamp, GroupPlace, PastAnswer, PreviousAnswer, Question, TileGrid
+from arr_coc.types import FrameStamp, GroupPlace, PastAnswer, PreviousAnswer, Question, TileGrid, Work
 from stream.errors import TransportError
 from stream.media import SkippedItem
 from stream.protocol.messages import (
     PROTOCOL,
     AnswerDelta,
+    AnswerReply,
     AnyMessage,
     ArraySpec,
     Cancel,
@@ -91,11 +92,11 @@ MESSAGES: list[Message] = [
     TokenPacketMessage(answer=2, turn=9, question=QUESTION, stamp=STAMP, grid=TileGrid.of(2_000, 33_000)),
     TokenPacketMessage(answer=2, turn=9, question=QUESTION, stamp=STAMP, grid=TileGrid.of(100, 60), overview=2),
     GlancePacketMessage(glance=4, turn=9, text="What?", stamp=STAMP, grid=TileGrid.of(100, 60)),
-    GlanceReply(glance=4, tokens_used=6, encode_ms=1.5, prefill_ms=2.5, feedback_stamp=STAMP),
+    GlanceReply(glance=4, work=Work(6, encode_ms=1.5, prefill_ms=2.5, flops=9), feedback_stamp=STAMP),
     Connect(),
     Embed(text="What?", schema="{}"),
     Embedded(text="Is it there?", is_check=True, model_id="m", error="ContextLengthError", reason="too long"),
-    YesNoReply(answer=2, scores=(CheckScore(0.75, 0.5),), tokens_used=9, encode_ms=1.5, prefill_ms=2.5),
+    YesNoReply(answer=2, scores=(CheckScore(0.75, 0.5),), work=Work(9)),
     ServerHello(model_id="m", knows_levels=True, known_world="drawn scenes"),
     TurnRequest(),
     TurnGrant(turn=9),
@@ -146,7 +147,7 @@ def test_every_kind_has_a_distinct_name() -> None:
         msgspec.msgpack.encode({"kind": "text", "answer": 1}),
         msgspec.msgpack.encode({"kind": "turn", "turn": -1}),
         msgspec.msgpack.encode({"kind": "embed"}),
-        encode(YesNoReply(answer=0, scores=(CheckScore(1.5, 0.5),), tokens_used=0, encode_ms=0.0, prefill_ms=0.0)),
+        encode(YesNoReply(answer=0, scores=(CheckScore(1.5, 0.5),), work=Work(0))),
         msgspec.msgpack.encode({"kind": "embed", "text": b"\xff"}),
         b"\x81\xa4kind\xa1\xff",
         b"\x91" * 100_000,
@@ -198,6 +199,19 @@ def test_a_question_beyond_the_limits_is_refused(question: Question) -> None:
     message = TokenPacketMessage(answer=2, turn=9, question=question, stamp=STAMP, grid=TileGrid.of(100, 60))
     with pytest.raises(TransportError, match="a question exceeds the limits"):
         decode(encode(message))
+
+
+@pytest.mark.parametrize(
+    "work", [Work(-1), Work(0, frames=2**60), Work(0, decode_ms=-1.0), Work(0, encode_ms=float("nan"))]
+)
+def test_work_beyond_the_limits_is_refused(work: Work) -> None:
+    with pytest.raises(TransportError, match="exceeds the limits"):
+        decode(encode(AnswerReply(answer=2, text="", work=work)))
+
+
+def test_work_about_a_frame_at_no_time_is_refused() -> None:
+    with pytest.raises(TransportError, match="at no time"):
+        decode(encode(AnswerReply(answer=2, text="", work=Work(0, oldest_frame_ns=2**63 - 1))))
 
 
 @pytest.mark.parametrize("place", [GroupPlace(0, 1), GroupPlace(1, -1), GroupPlace(2**60, 0)])

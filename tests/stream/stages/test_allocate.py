@@ -31,6 +31,7 @@ from arr_coc.types import (
     QueryEmbedding,
     TileMotion,
     TokenPacket,
+    Work,
 )
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
@@ -242,8 +243,7 @@ class Fixture:
             time.sleep(0.01)
 
     def reply(self, number: int) -> None:
-        figures = {"tokens_used": 4, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.say(AnswerReply(answer=number, text="t", **figures))  # type: ignore[arg-type]
+        self.say(AnswerReply(answer=number, text="t", work=Work(4, 1, 1.0, 1.0, 1.0)))
 
     def show(
         self,

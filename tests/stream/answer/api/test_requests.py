@@ -82,7 +82,7 @@ def test_requests_of_several_clients_are_open_at_once_and_each_gets_its_own_text
     for request in questions:
         assert request.error is None
         assert request.stats is not None
-        assert (request.stats.tokens_used, request.stats.text_tokens) == (60, 2)
+        assert (request.stats.work.tokens_used, request.stats.work.text_tokens) == (60, 2)
 
 
 def test_scores_and_answers_are_requested_together(server: FakeApiServer) -> None:
@@ -208,7 +208,7 @@ def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServ
     assert asked(loaded(server), request) == {b"one": "a blue square"}
     assert request.stats is not None
     assert request.stats.same == pytest.approx(0.905, abs=0.001)
-    assert (request.stats.text_tokens, request.scores) == (0, ())
+    assert (request.stats.work.text_tokens, request.scores) == (0, ())
     (body,) = server.bodies
     assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
 
@@ -219,7 +219,7 @@ def test_a_previous_answer_that_is_wrong_is_replaced(server: FakeApiServer) -> N
     assert asked(loaded(server), request) == {b"one": "a red circle"}
     assert request.stats is not None
     assert request.stats.same == pytest.approx(0.905, abs=0.001)
-    assert request.stats.text_tokens == 4
+    assert request.stats.work.text_tokens == 4
     check, body = server.bodies
     assert "seconds" not in last_text(check)
     assert last_text(body).endswith("Earlier answers:\n<1.5 seconds> a blue square\nwhat?")
