@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from arr_coc.bounded_json import parse_json
@@ -45,6 +45,7 @@ class AnswerSchema:
     text: str
 
     @classmethod
+    @lru_cache(maxsize=64)  # each question brings its schema as text
     def parse(cls, text: str) -> AnswerSchema:
         """Read a JSON Schema, or the short form: an object of field names and types, or lists of choices.
 

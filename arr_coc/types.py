@@ -259,6 +259,70 @@ def time_text(media_ns: int) -> str:
     return f"<{media_ns / 1e9:.1f} seconds>"
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Tokens, times in milliseconds and operations of an answer, of checks, or of a glance."""
+
+    tokens_used: int
+    """Visual tokens that it is about."""
+    text_tokens: int = 0
+    """Tokens of its text."""
+    encode_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    frames: int = 1
+    oldest_frame_ns: int | None = None
+    """Media time of the oldest of its frames; None if it is about one frame only."""
+    kept_bytes: int = 0
+    """Memory of the frames that are kept."""
+    flops: int = 0
+    full_flops: int = 0
+    """As in `arr_coc.qwen.flops.Operations`."""
+    prefilled_tokens: int = 0
+    """Computed tokens of the prompt."""
+    appended_tokens: int = 0
+    """Visual tokens that it added to a group of pictures."""
+    memory_tokens: int = 0
+    """Tokens that a group of pictures keeps before the next question."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastAnswer:
+    """Earlier answer about a stream, with the media time of its frame."""
+
+    media_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousAnswer:
+    """Last answer to a question: `text` is the answer again if its probability is `same_above` or more."""
+
+    text: str
+    same_above: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Question about a packet: all that the answer depends on beside the packet and the model."""
+
+    text: str
+    wants_answer: bool = True
+    """False if only the checks are evaluated."""
+    checks: tuple[str, ...] = ()
+    """Yes/no questions, each once, which are evaluated before the answer, without decoding."""
+    history: tuple[PastAnswer, ...] = ()
+    """Earlier answers, oldest first, put before the text."""
+    previous: PreviousAnswer | None = None
+    """The last answer, which is scored before a new one is given."""
+    schema: str | None = None
+    """Schema of the answer, as `arr_coc.answer_schema.AnswerSchema` has it; None for free text."""
+    compared: str | None = None
+    """Another answer about the packet: unless the words are the same, the model is asked whether both say the same."""
+    encode: str = "sparse"
+    """Encoding that the packet is made for."""
+
+
 REREAD = 4
 """Of a group of several frames, this many times as many are read one after another before all that are shown are read
 afresh."""

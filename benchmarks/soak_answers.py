@@ -38,7 +38,7 @@ from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.group import GroupOfPictures
 from arr_coc.hub import bundled_model_path
 from arr_coc.layer_weights import deserialize_realiser
-from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
+from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, Question
 from arr_coc.video.picture_allocator import FrameAllocator
 from arr_coc.video.texture_updater import TextureOptions
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, round_values
@@ -167,11 +167,11 @@ class Run:
             with self._stream.texture.lease() as view:
                 packet = self._group.packet(view, frame.allocation, memory.next_place(b""))
             memory.add(b"", packet)
-        question = ClientQuestion(b"", packet, query)
+        question = ClientQuestion(b"", packet, Question(query))
         text = ask_alone(self._model, question)
         assert question.stats is not None
         self._stream.on_answer(question.stats.feedback)
-        return ChainAnswer(text, trigger, question.stats.kept_bytes)
+        return ChainAnswer(text, trigger, question.stats.work.kept_bytes)
 
     def _judge(self, index: int, answer: ChainAnswer, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES

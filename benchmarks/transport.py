@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FramePacket, FrameStamp, Question, TileGrid, TokenPacket
 from benchmarks.support.harness import percentiles, write_report
 from stream.monitor.machine import machine
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
@@ -170,13 +170,13 @@ def senders(link: Link, snapshot: SharedFrameWriter | None) -> dict[str, Callabl
         link.send(FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=now_ns))
 
     def token(now_ns: int) -> None:
-        link.send(*token_message(0, 0, dataclasses.replace(tokens, stamp=FrameStamp(0, 0, now_ns))))
+        link.send(*token_message(0, 0, dataclasses.replace(tokens, stamp=FrameStamp(0, 0, now_ns)), Question("what?")))
 
     def frame(now_ns: int) -> None:
         if snapshot is not None:
             snapshot.write(frame_packet.image)
         packet = dataclasses.replace(frame_packet, stamp=FrameStamp(0, 0, now_ns))
-        link.send(*frame_message(0, 0, packet, in_snapshot=snapshot is not None))
+        link.send(*frame_message(0, 0, packet, Question("what?"), in_snapshot=snapshot is not None))
 
     return {"descriptor": descriptor, "tokens": token, "frame": frame}
 

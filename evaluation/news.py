@@ -34,7 +34,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
-from arr_coc.types import TokenPacket
+from arr_coc.types import PastAnswer, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.questions import EvalQuestion
 from evaluation.scoring import score
@@ -43,7 +43,6 @@ from evaluation.strategies.memory import LONGEST_S
 from evaluation.suites import SUITES, named_suite
 from stream.answer.model import history_text
 from stream.monitor.machine import machine
-from stream.protocol.messages import PastAnswer
 
 RESULTS = Path(__file__).parent / "results" / "news.json"
 

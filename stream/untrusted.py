@@ -61,6 +61,8 @@ JOURNAL_BYTES_MAX = 1024 * MIB
 """Longest part of a journal that is read: a hundred times that of a day of answers each second."""
 
 # How much at once, and how often.
+EMBEDS_MAX = 128
+"""Questions of one client that wait to be embedded: all of its watches, and as many again."""
 CLIENTS_MAX = 64
 """More than this many frame processes at one answer server are turned away."""
 PIECES_MAX = 16_384
@@ -70,7 +72,7 @@ HEARD_AT_ONCE = 64
 MISDEEDS_MAX = 1_000
 """Dropped messages after which an answer stage counts as failed, if no valid one came between them."""
 QUESTIONS_AT_ONCE = 4
-"""Questions of one client that are looked at during one answer; of more of them only the last, after it."""
+"""Questions of one client that are embedded between two steps of the answers."""
 GROUP_TOKENS_MAX = 65_536
 """Visual tokens of a group of pictures; their pixels have 192 MiB at most."""
 EARLIER_MAX = 5_000
@@ -92,11 +94,12 @@ SEQUENCE_GAP_MAX = 1_000_000
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Length = Annotated[int, Meta(ge=0, le=2**31)]
 TimeNs = Annotated[int, Meta(ge=-TIME_NS_MAX, le=TIME_NS_MAX)]
-DurationMs = Annotated[float, Meta(ge=0, le=1e9)]  # eleven days for one answer
+MS_MAX = 1e9  # eleven days for one answer
+DurationMs = Annotated[float, Meta(ge=0, le=MS_MAX)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Name = Annotated[str, Meta(max_length=1_024)]  # of a model, a known world, a kind of encoding
+NAME_CHARS_MAX = 1_024
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]  # of a model, a known world, a kind of encoding
 Query = Annotated[str, Meta(max_length=QUERY_LIMIT_CHARS)]
-WatchQuestion = Annotated[str, Meta(max_length=WATCH_CHARS_MAX)]
 Words = Annotated[str, Meta(max_length=ANSWER_CHARS_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 Details = Annotated[str, Meta(max_length=DETAILS_CHARS_MAX)]

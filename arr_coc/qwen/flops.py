@@ -36,7 +36,7 @@ class Flops:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Operations:
     """Operations of an answer from the tokens that were shown, and of the same answer from all tokens of its frames.
 
     Both assume an empty cache: savings from an earlier answer's cache and from `incremental` are not subtracted, except
@@ -131,7 +131,7 @@ class Costs:
         text_tokens: int,
         answer_tokens: int,
         compared_tokens: int = 0,
-    ) -> Work:
+    ) -> Operations:
         """Return the operations of an answer about frames, and of the same answer from all tiles.
 
         Args:
@@ -143,7 +143,7 @@ class Costs:
             compared_tokens: Tokens of an earlier answer that was scored first. The answer from all tiles is charged for
                 them if `answer_tokens` is 0.
         """
-        return Work(
+        return Operations(
             self.answer(encode, visual_tokens, tiles, text_tokens, answer_tokens + compared_tokens),
             self.answer("full", tiles, tiles, text_tokens, answer_tokens or compared_tokens).total,
         )

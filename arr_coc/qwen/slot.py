@@ -16,7 +16,7 @@ from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from
 from arr_coc.qwen.batching.packed import PromptBranch, PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
-from arr_coc.qwen.flops import Costs, Work
+from arr_coc.qwen.flops import Costs, Operations
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
@@ -55,7 +55,7 @@ class AnswerResult:
     stamps: tuple[FrameStamp, ...]
     regions: npt.NDArray[np.int32]
     kept_bytes: int
-    work: Work
+    work: Operations
     vision: VisionStats | None = None
     token_ids: tuple[int, ...] = ()
     appended_tokens: int = 0
@@ -81,7 +81,7 @@ class GlanceResult:
     tokens_used: int
     encode_ms: float
     prefill_ms: float
-    work: Work
+    work: Operations
     prompt_tokens: int
     prefilled_tokens: int
 
@@ -115,7 +115,12 @@ class AnswerTimer:
             self.first_s = self.last_s
 
     def result(
-        self, prompt: PreparedPrompt, feedback: Feedback | None, kept_bytes: int, vision: VisionStats | None, work: Work
+        self,
+        prompt: PreparedPrompt,
+        feedback: Feedback | None,
+        kept_bytes: int,
+        vision: VisionStats | None,
+        work: Operations,
     ) -> AnswerResult:
         """Return the result of the answer so far.
 
@@ -234,8 +239,8 @@ class Slot:
         except Exception:
             self.prompts.cache.reset()
             raise
-        work = Work(self._work(prompt, frames, 0).parts)
-        result = record.result(prompt, feedback, 0, None, Work())
+        work = Operations(self._work(prompt, frames, 0).parts)
+        result = record.result(prompt, feedback, 0, None, Operations())
         return GlanceResult(
             feedback=feedback,
             tokens_used=prompt.appended_tokens if is_group(frames) else newest.overview,
@@ -353,7 +358,7 @@ class Slot:
 
     def _work(
         self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int, compared_tokens: int = 0
-    ) -> Work:
+    ) -> Operations:
         """Return the operations of an answer to this prompt, including compared tokens, and of one from all tokens of
         its frames."""
         tiles = [packet.grid.tiles for packet in packets]
@@ -365,7 +370,7 @@ class Slot:
             after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, decoded_tokens)
             tiles = tiles[-1:] * len(prompt.stamps)
             full = self._costs.answer("full", tiles, tiles, new - new_visual, answer_tokens or compared_tokens)
-            return Work(after, full.total)
+            return Operations(after, full.total)
         text_tokens = prompt.part.tokens - prompt.tokens_used
         return self._costs.work(
             self.options.encode, prompt.segments, tiles, text_tokens, answer_tokens, compared_tokens

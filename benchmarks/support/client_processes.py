@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
 
-from arr_coc.types import TokenPacket
+from arr_coc.types import Question, TokenPacket
 from stream.protocol.codec import token_message
 from stream.protocol.messages import (
     AnswerReply,
     Connect,
     ErrorReply,
-    QueryAccepted,
     ServerHello,
     TurnGrant,
     TurnRequest,
@@ -51,7 +50,7 @@ class Asker:
 
     link: Link
     packets: Sequence[TokenPacket]
-    wants_answer: bool
+    question: Question
     left: int = 0
     texts: list[str] = field(default_factory=list)
     checks: int = 0
@@ -69,11 +68,11 @@ class Asker:
                 raise RuntimeError(message.message)
             if isinstance(message, TurnGrant):
                 packet = self.packets[(len(self.texts) + self.checks) % len(self.packets)]
-                self.link.send(*token_message(0, message.turn, packet, wants_answer=self.wants_answer))
+                self.link.send(*token_message(0, message.turn, packet, self.question))
             elif isinstance(message, AnswerReply):
                 self.texts.append(message.text)
                 self._next()
-            elif isinstance(message, YesNoReply) and not self.wants_answer:
+            elif isinstance(message, YesNoReply) and not self.question.wants_answer:
                 self.checks += 1
                 self._next()
 
@@ -148,12 +147,12 @@ def _connect(options: ClientOptions, stack: ExitStack) -> list[Asker]:
     for packets in options.packets:
         link = transport.link(options.endpoint)
         stack.callback(link.close)
-        link.send(Connect(query=options.query, watches=() if options.check is None else (options.check,)))
-        for kind in (ServerHello, QueryAccepted):
-            received = link.receive(int(LIMIT_S * 1000))
-            assert received is not None
-            assert isinstance(received.message, kind)
-        askers.append(Asker(link, packets, wants_answer=options.check is None))
+        link.send(Connect())
+        received = link.receive(int(LIMIT_S * 1000))
+        assert received is not None
+        assert isinstance(received.message, ServerHello)
+        checks = () if options.check is None else (options.check,)
+        askers.append(Asker(link, packets, Question(options.query, wants_answer=not checks, checks=checks)))
     return askers
 
 

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import FramePacket, FramePlanes, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FramePacket, FramePlanes, FrameStamp, Question, TileGrid, TokenPacket
 from stream.protocol.buffers import Mailbox, SharedFrameReader, SharedFrameWriter, SlotTable
 from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
 from stream.protocol.messages import Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
@@ -196,7 +196,7 @@ class OwnTokens:
                 return dataclasses.replace(packet, pixels=packet.pixels.copy())
 
             def _send(self, number: int, frame: TokenPacket) -> None:
-                self._link.send(*token_message(number, 0, frame))
+                self._link.send(*token_message(number, 0, frame, Question("what?")))
 
         transport = Transport()
         return TokenSender(transport.link(self.endpoint, bind=True), transport)
@@ -236,7 +236,7 @@ class OwnWholeFrames:
 
             def _send(self, number: int, frame: FramePacket) -> None:
                 snapshot.write(frame.image)
-                self._link.send(*frame_message(number, 0, frame, in_snapshot=True))
+                self._link.send(*frame_message(number, 0, frame, Question("what?"), in_snapshot=True))
 
         transport = Transport()
         return FrameSender(transport.link(self.endpoint, bind=True), transport)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from arr_coc.errors import OptionError, counted
+from arr_coc.errors import counted
 from stream.answer.model import AnswerModel
 from stream.answer.server_statistics import ServerStatistics
 from stream.answer.turns import ClientTable
@@ -35,8 +35,8 @@ class ServerOptions:
     statistics: ServerStatistics = field(default_factory=ServerStatistics)
 
 
-def check_admission(message: Connect, options: ServerOptions, clients: ClientTable) -> None:
-    """Raise TransportError or OptionError, with the remedy, if the sender cannot be admitted."""
+def check_admission(message: Connect, clients: ClientTable) -> None:
+    """Raise TransportError, with the remedy, if the sender cannot be admitted."""
     if message.protocol != PROTOCOL:
         raise TransportError(
             f"the answer server uses version {PROTOCOL} of the protocol, and the client version "
@@ -44,23 +44,25 @@ def check_admission(message: Connect, options: ServerOptions, clients: ClientTab
         )
     if clients.full:
         raise TransportError(f"the answer server has {counted(len(clients), 'client')}, its maximum; try another")
-    if options.encode not in (None, message.encode):
-        raise OptionError(
-            f"the answer server encodes {options.encode}, not {message.encode}; give --encode {options.encode} here, "
-            f"or start it with --encode {message.encode}"
-        )
 
 
-def server_hello(model: AnswerModel, provenance: str, pixels_refused: str | None = "") -> ServerHello:
+def server_hello(
+    model: AnswerModel, options: ServerOptions, provenance: str, pixels_refused: str | None = ""
+) -> ServerHello:
     """Return the first message to a client, about the model.
 
-    `pixels_refused`: the reason that the client's pixels do not stay on their device; None if they do.
+    Args:
+        model: model of the server.
+        options: options of the server.
+        provenance: model and settings on which answers depend.
+        pixels_refused: the reason that the client's pixels do not stay on their device; None if they do.
     """
     return ServerHello(
         model_id=model.model_id,
         knows_levels=model.knows_levels,
         knows_wide=model.knows_wide,
         known_world=model.known_world,
+        encode=options.encode or "",
         allocator=model.allocator,
         can_glance=model.can_glance,
         attention_readable=model.attention_readable,

@@ -1,35 +1,28 @@
-"""Client side of the answer protocol as a state machine without I/O: query, turns, packets, glances and replies.
+"""Client side of the answer protocol as a state machine without I/O: questions, turns, packets, glances and replies.
 
 `stream/answer/connection.py` sends the messages of its outbox, and passes it those of the server.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
 from arr_coc.errors import ArrCocError, OptionError, StoreError
-from arr_coc.types import FramePacket, FrameStamp, TokenPacket
-from stream.answer.request import (
-    AcceptedWatch,
-    AnswerRequest,
-    ClientOptions,
-    Outcome,
-    RefusedWatch,
-    RequestTracker,
-)
-from stream.answer.side import SIDE
+from arr_coc.types import FramePacket, FrameStamp, Question, TokenPacket
+from stream.answer.embeddings import EmbeddedQuestion, QuestionEmbeddings, QuestionKey, RefusedQuestion
+from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker, ServerReady
 from stream.answer.triggers import Check
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
-from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Notice, QueryChanged
+from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Notice
 from stream.protocol.codec import embedding_of, frame_message, glance_message, idle_message, token_message
 from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import (
@@ -38,6 +31,7 @@ from stream.protocol.messages import (
     Cancel,
     Connect,
     Disconnect,
+    Embedded,
     ErrorReply,
     FramePacketMessage,
     GlanceReply,
@@ -47,16 +41,12 @@ from stream.protocol.messages import (
     KeepAlive,
     Message,
     PixelPlace,
-    QueryAccepted,
     RequestLost,
     ServerHello,
-    SetQuery,
-    SetWatches,
     TokenPacketMessage,
     TurnExpired,
     TurnGrant,
     TurnRequest,
-    WatchAccepted,
     YesNoReply,
 )
 from stream.transport import Envelope
@@ -64,9 +54,6 @@ from stream.untrusted import MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 UNREADABLE_MAX = 3
 """Number of unusable replies in a row that make the server fail; after fewer, the answer is repeated or dropped."""
-
-QUERIES_KNOWN = 1_024
-"""Number of recent queries remembered, so that late replies to an earlier query are recognised."""
 
 MODEL_NOTICE = "model-notice"
 """Code of the notice in which a model reports something about itself."""
@@ -81,7 +68,7 @@ class ClientPhase(Enum):
     """State of a client towards its answer server."""
 
     CONNECTING = auto()
-    """The server has not accepted the query yet."""
+    """The server has not named its model, or not embedded the required questions yet."""
     READY = auto()
     TURN_REQUESTED = auto()
     TURN_GRANTED = auto()
@@ -116,14 +103,14 @@ class AnswerClient:
     `receive` processes a message and returns the resulting actions. `outbox` holds the messages to send, in order.
     Transitions by phase and message:
 
-    | phase          | ServerHello | QueryAccepted | TurnGrant              | TurnExpired    | GlanceReply  | reply |
-    | -------------- | ----------- | ------------- | ---------------------- | -------------- | ------------ | ----- |
-    | CONNECTING     | kept, once  | READY         | refused                | ignored        | refused      | *     |
-    | READY          | refused     | in force      | TURN_GRANTED           | ignored        | refused      | *     |
-    | TURN_REQUESTED | refused     | in force      | TURN_GRANTED, or sends | ignored        | refused      | *     |
-    | TURN_GRANTED   | refused     | in force      | TURN_GRANTED, anew     | ignored        | refused      | *     |
-    | GLANCING       | refused     | in force      | refused                | READY, dropped | TURN_GRANTED | *     |
-    | IN_FLIGHT      | refused     | in force      | refused                | READY, dropped | refused      | READY |
+    | phase          | ServerHello | Embedded         | TurnGrant              | TurnExpired    | GlanceReply  | reply |
+    | -------------- | ----------- | ---------------- | ---------------------- | -------------- | ------------ | ----- |
+    | CONNECTING     | kept, once  | READY, once all  | refused                | ignored        | refused      | *     |
+    | READY          | refused     | kept             | TURN_GRANTED           | ignored        | refused      | *     |
+    | TURN_REQUESTED | refused     | kept             | TURN_GRANTED, or sends | ignored        | refused      | *     |
+    | TURN_GRANTED   | refused     | kept             | TURN_GRANTED, anew     | ignored        | refused      | *     |
+    | GLANCING       | refused     | kept             | refused                | READY, dropped | TURN_GRANTED | *     |
+    | IN_FLIGHT      | refused     | kept             | refused                | READY, dropped | refused      | READY |
 
     Other transitions: `request_turn` from READY to TURN_REQUESTED, `send_glance` from TURN_GRANTED to GLANCING,
     `send_request` from TURN_GRANTED to IN_FLIGHT, `connect` from any to CONNECTING. A reply (AnswerDelta, YesNoReply,
@@ -132,15 +119,14 @@ class AnswerClient:
     READY, and is sent with the next TurnGrant; so it is after RequestLost, at most REPEATS_MAX times. ErrorReply is a
     failure. Beside the phases, `requests.idle` is the exchange of packets to read ahead, which
     `request_turn` ends.
-    WatchAccepted counts from ServerHello on. A refused message is dropped, counted in
-    `refused_messages`, and reported once. If the reply to the first query is refused, the server has failed.
+    `embeddings` are the questions that the server can be asked. A refused message is dropped, counted in
+    `refused_messages`, and reported once. If the reply to a required question is refused, the server has failed.
     """
 
     def __init__(self, query: str, options: ClientOptions) -> None:
         self.options = options
-        self._query = query
-        self._next_query: str | None = None
-        self._known_queries: deque[str] = deque([query], maxlen=QUERIES_KNOWN)
+        schema = None if options.schema is None else options.schema.text
+        self.embeddings = QuestionEmbeddings(query, options.watches, schema)
         self._refused_in_row = self._unreadable_in_row = 0
         self._pixels_reported = False
         self._actions: list[Action] = []
@@ -148,7 +134,7 @@ class AnswerClient:
         self.keeps_group = False
         """True if the server keeps earlier frames of this shot, which another server would lack."""
         self.has_moved = False
-        """True if the query in force was accepted by a server that the client moved to without a loss."""
+        """True if the client moved to its server without a loss."""
         self.requests = RequestTracker(options)
         self.outbox: deque[tuple[Message, list[npt.NDArray[Any]]]] = deque()
         self.phase = ClientPhase.CONNECTING
@@ -166,7 +152,6 @@ class AnswerClient:
         self.hello = None
         self.requests.idle.restart()
         self._turn = self._turn_ns = self._turn_requested_ns = 0
-        self._query_replies_due = 1
         pixels_at: PixelPlace | None = None
         if self.options.pixels is not None:
             try:
@@ -174,25 +159,14 @@ class AnswerClient:
             except StoreError as error:
                 self._report_copies(str(error))
         self.outbox.clear()
-        self._send(
-            Connect(
-                query=self._query,
-                encode=self.options.encode,
-                watches=self.requests.watches.connect(),
-                pixels_at=pixels_at,
-                schema=None if self.options.schema is None else self.options.schema.text,
-            )
-        )
+        self._send(Connect(pixels_at=pixels_at))
+        for message in self.embeddings.restart():
+            self._send(message)
 
     @property
     def ready(self) -> bool:
-        """True once the server has loaded its model and accepted the query."""
+        """True once the server has loaded its model and embedded the required questions."""
         return self.phase is not ClientPhase.CONNECTING
-
-    @property
-    def changes_query(self) -> bool:
-        """True while a change of the query has no reply yet."""
-        return self._next_query is not None
 
     @property
     def may_send(self) -> bool:
@@ -232,19 +206,19 @@ class AnswerClient:
         idle.send(is_beside=is_beside)
         self._send(*idle_message(idle.grant.number, packet, pixels_at=place, earlier_packets=earlier_packets))
 
-    def send_glance(self, packet: TokenPacket, now_ns: int) -> None:
-        """Send an overview in the granted turn, which continues after the reply."""
+    def send_glance(self, packet: TokenPacket, text: str, now_ns: int) -> None:
+        """Send an overview for the question `text` in the granted turn, which continues after the reply."""
         assert self.may_send
-        self.requests.open_glance(packet, now_ns)
+        self.requests.open_glance(packet, text, now_ns)
         self._send_open(now_ns)
 
     def send_request(
         self,
         packet: TokenPacket | FramePacket,
+        question: Question,
         trigger: str,
         now_ns: int,
         *,
-        wants_answer: bool = True,
         checks: tuple[Check, ...] = (),
         shadow: FramePacket | None = None,
     ) -> None:
@@ -252,18 +226,15 @@ class AnswerClient:
 
         Args:
             packet: packet of the frame.
+            question: question about it, to which the run's history and schema are added.
             trigger: reason for the request.
             now_ns: monotonic time, in nanoseconds.
-            wants_answer: whether an answer is generated after the checks.
-            checks: checks of watches, evaluated before the answer.
+            checks: checks of watches, whose questions are those of `question`.
             shadow: the full frame, with a separate image, for a shadow check: it is asked about in another turn after
                 the answer, for comparison.
         """
         assert self.may_send
-        request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, checks, shadow=shadow)
-        if wants_answer and self._next_query is None and trigger != SIDE:
-            request.previous = self.requests.history.previous(self._query, packet.stamp.epoch)
-        self.requests.open(request)
+        self.requests.open(AnswerRequest(self.requests.next_number, packet, question, trigger, checks, shadow=shadow))
         self._send_open(now_ns)
 
     def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:
@@ -277,20 +248,13 @@ class AnswerClient:
             self._release_turn()
         return event
 
-    def set_query(self, query: str) -> None:
-        """Change the query from the next packet on; a QueryChanged event reports whether it was accepted."""
-        self._next_query = query
-        self.has_moved = False
-        self._known_queries.append(query)
-        if self.ready:
-            self._query_replies_due += 1
-            self._send(SetQuery(query=query))
-
-    def set_watches(self, questions: Iterable[str]) -> None:
-        """Change the questions of watches from the next packet on; an AcceptedWatch or RefusedWatch follows for each
-        new one. For a client that is ready; a question may be left out if it is in no open request."""
-        self.requests.watches.set_questions(questions)
-        self._send(SetWatches(watches=self.requests.watches.questions))
+    def embed(self, key: QuestionKey) -> EmbeddedQuestion | None:
+        """Return a question that the server can be asked, or ask for its embedding: an EmbeddedQuestion or
+        RefusedQuestion follows."""
+        embedded = self.embeddings.get(key)
+        if embedded is None and (message := self.embeddings.ask(key)) is not None:
+            self._send(message)
+        return embedded
 
     def leave(self, *, cancel: bool = False) -> None:
         """Announce the end of requests; with `cancel`, cancel the open answer first."""
@@ -345,15 +309,13 @@ class AnswerClient:
                 self._on_glance(message, envelope, now_ns)
             case RequestLost() as message:
                 self._on_request_lost(message)
-            case QueryAccepted() as message:
-                self._on_query_accepted(message, envelope)
-            case WatchAccepted() as message:
-                self._on_watch_accepted(message, envelope)
+            case Embedded() as message:
+                self._on_embedded(message, envelope)
             case ServerHello() as message:
                 if self.hello is not None:
                     raise TransportError("it sends its hello twice")
                 self.hello = message
-                if (reason := self.requests.group.objection(message.memory_tokens)) is not None:
+                if (reason := self._objection(message)) is not None:
                     self._actions.append(Failure(reason, OptionError(reason)))
                 if message.pixels_refused:
                     self._report_copies(message.pixels_refused)
@@ -380,22 +342,13 @@ class AnswerClient:
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, envelope: Envelope, now_ns: int) -> None:
-        if message.query not in self._known_queries:
-            error = TransportError("it answers a question that was not asked")
-            self._refuse(error, spoils_answer=self.requests.is_open(message.answer))
-            return
         self._take(self.requests.on_answer(message, envelope, now_ns), message.notice)
-        self.keeps_group = message.frames > 1
+        self.keeps_group = message.work.frames > 1
 
     def _on_glance(self, message: GlanceReply, envelope: Envelope, now_ns: int) -> None:
         """Process the reply to an overview; the turn continues."""
         if self.phase is not ClientPhase.GLANCING:
             raise TransportError("it looked at an overview that was not sent")
-        if message.query not in self._known_queries:
-            glance = self.requests.glance
-            error = TransportError("it looked for a question that was not asked")
-            self._refuse(error, spoils_answer=glance is not None and glance.number == message.glance)
-            return
         self._take(self.requests.on_glance(message, envelope, now_ns), answered=False)
         self.phase = ClientPhase.TURN_GRANTED
 
@@ -425,67 +378,49 @@ class AnswerClient:
         if notice:
             self._actions.append(Notice(code=MODEL_NOTICE, message=notice))
 
-    def _on_watch_accepted(self, message: WatchAccepted, envelope: Envelope) -> None:
-        """Note that a watch's question can be evaluated, or was refused. The client is not ready without those of its
-        Connect."""
-        watches = self.requests.watches
-        if message.query not in watches.recent or message.query in watches.accepted or self.hello is None:
-            raise TransportError("it refers to a watch that was not asked for")
-        error = message.error
-        try:
-            if error is None:
-                watch = AcceptedWatch(embedding_of(message, envelope.parts), message.unseen_words)
-        except TransportError as unreadable:
-            if not self.ready:
-                raise
-            self._refuse(unreadable)
-            error = f"the answer server's reply to it cannot be used: {unreadable}"
-        if message.query not in watches.questions:
-            return  # it was removed meanwhile
-        if error is not None:
-            watches.questions = tuple(question for question in watches.questions if question != message.query)
-            self._actions.append(RefusedWatch(message.query, error))
-            return
-        watches.accepted[message.query] = watch
-        if self.ready:
-            self._actions.append(watch)
+    def _objection(self, hello: ServerHello) -> str | None:
+        """Return why this run cannot be answered by a server; None if it can."""
+        encode = self.options.encode
+        if hello.encode not in ("", encode):
+            return (
+                f"the answer server encodes {hello.encode}, not {encode}; give --encode {hello.encode} here, or start "
+                f"it with --encode {encode}"
+            )
+        return self.requests.group.objection(hello.memory_tokens)
 
-    def _on_query_accepted(self, message: QueryAccepted, envelope: Envelope) -> None:
-        """Process the query that is now in force: the first one, or a later one."""
-        if not self._query_replies_due or message.query not in self._known_queries:
-            raise TransportError("it refers to a question that was not asked")
-        self._query_replies_due -= 1
-        changed = message.query == self._next_query
-        if changed:
-            self._next_query = None
+    def _on_embedded(self, message: Embedded, envelope: Envelope) -> None:
+        """Note that a question can be asked, or was refused. The client is ready with the last one that is required."""
+        key = QuestionKey(message.text, message.is_check)
+        if not self.embeddings.settle(key):
+            raise TransportError("it embeds a question that was not asked for")
+        is_required = not self.ready and key in self.embeddings.required
+        if message.error is not None and is_required:
+            error = remote_error(message.error, message.reason)
+            self._actions.append(Failure(message.reason, error or StageDied("answer", message.reason)))
+            return
         if message.error is not None:
-            self._actions.append(QueryChanged(query=message.query, error=message.error))
+            self._actions.append(RefusedQuestion(key, message.reason))
             return
         try:
             if self.hello is None:
-                raise TransportError("the answer server accepted a question before it named its model")
-            if not self.ready and len(self.requests.watches.accepted) < len(self.requests.watches.connected):
-                raise TransportError("the answer server accepted a question before the watches")
+                raise TransportError("the answer server embedded a question before it named its model")
             embedding = embedding_of(message, envelope.parts)
-        except TransportError as error:
-            # The reply comes once: without it a first query fails, and a change of the query has no effect.
-            self._refuse(error)
-            if self.ready:
-                problem = f"the answer server's reply to it cannot be used: {error}"
-                self._actions.append(QueryChanged(query=message.query, error=problem))
+        except TransportError as unreadable:
+            # The reply comes once: without it, the question cannot be asked.
+            self._refuse(unreadable)
+            if is_required:
+                self._actions.append(Failure(f"its reply to the question cannot be used: {unreadable}"))
             else:
-                self._actions.append(Failure(f"its reply to the question cannot be used: {error}"))
+                problem = f"the answer server's reply to it cannot be used: {unreadable}"
+                self._actions.append(RefusedQuestion(key, problem))
             return
-        self._query = message.query
-        if not self.ready:
+        embedded = EmbeddedQuestion(key, embedding, message.unseen_words)
+        self.embeddings.add(embedded)
+        if self.ready:
+            self._actions.append(embedded)
+        elif self.embeddings.is_complete:
             self.phase = ClientPhase.READY
-            if self._next_query is not None:
-                self.set_query(self._next_query)
-            if len(self.requests.watches.accepted) < len(self.requests.watches.questions):
-                self.set_watches(self.requests.watches.questions)
-        if changed:
-            self._actions.append(QueryChanged(query=message.query))
-        self._actions.append(embedding)
+            self._actions += [ServerReady(), *self.embeddings.others]
 
     def _send(self, message: Message, arrays: list[npt.NDArray[Any]] | None = None) -> None:
         self.outbox.append((message, arrays or []))
@@ -507,7 +442,12 @@ class AnswerClient:
             self.phase = ClientPhase.GLANCING
             self._send(
                 *glance_message(
-                    glance.number, self._turn, glance.packet, pixels_at=place, earlier_packets=earlier_packets
+                    glance.number,
+                    self._turn,
+                    glance.packet,
+                    glance.text,
+                    pixels_at=place,
+                    earlier_packets=earlier_packets,
                 )
             )
             return
@@ -517,30 +457,16 @@ class AnswerClient:
         request.turn_ns = self._turn_ns
         self.phase = ClientPhase.IN_FLIGHT
         number = request.number
-        wants_answer = request.wants_answer
-        checks = request.questions
+        question = dataclasses.replace(request.question, encode=self.options.encode)
         message: TokenPacketMessage | FramePacketMessage
         if isinstance(packet, TokenPacket):
             message, arrays = token_message(
-                number,
-                self._turn,
-                packet,
-                wants_answer=wants_answer,
-                checks=checks,
-                pixels_at=place,
-                earlier_packets=earlier_packets,
+                number, self._turn, packet, question, pixels_at=place, earlier_packets=earlier_packets
             )
         else:
             in_snapshot = self.options.snapshot is not None
-            message, arrays = frame_message(
-                number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer, checks=checks
-            )
-            if request.verifies is not None and self.options.asks_meaning:
-                message = structs.replace(message, compared=request.verifies.text)
-        free_text = request.trigger == SIDE
-        self._send(
-            structs.replace(message, history=request.history, previous=request.previous, free_text=free_text), arrays
-        )
+            message, arrays = frame_message(number, self._turn, packet, question, in_snapshot=in_snapshot)
+        self._send(message, arrays)
 
     def _release_turn(self) -> None:
         """Return to READY if a turn was used or requested for a request that has ended."""
@@ -579,7 +505,7 @@ class AnswerClient:
 
 def may_read_ahead(client: AnswerClient) -> bool:
     """Return whether a client's server takes idle packets, and nothing else is under way."""
-    is_quiet = client.phase is ClientPhase.READY and not (client.busy or client.changes_query)
+    is_quiet = client.phase is ClientPhase.READY and not (client.busy or client.embeddings.is_any_awaited)
     return is_quiet and not client.requests.idle.is_open and client.hello is not None and client.hello.reads_ahead
 
 

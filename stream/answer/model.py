@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
+from arr_coc.types import Feedback, FramePacket, PastAnswer, QueryEmbedding, Question, TokenPacket, Work, time_text
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory, Reading
 from stream.config import Config
 from stream.errors import ConfigError
-from stream.protocol.messages import History, PreviousAnswer
 from stream.recording.identity import SCENE_PREFIX
 
 Packet: TypeAlias = TokenPacket | FramePacket
@@ -26,72 +25,64 @@ CONFIGURED = "stream.answer.loading:load_configured_model"
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
-    """Statistics of one answer, and its feedback. Times in milliseconds.
+    """Work of one answer, of checks or of a glance, and its feedback.
 
-    The answer covers `frames` frames, the oldest at `oldest_frame_ns` (media time; None: one frame only), of which
-    `kept_bytes` are kept in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`:
-    computed tokens of the prompt; with a group of pictures, `appended_tokens` are the visual tokens that this answer
-    added to it, and `memory_tokens` those kept before the next question. `notice`: text for the user, reported once;
-    may be empty. `same`: probability of the question's previous answer, if that was scored. `extent`: width and height
-    of the newest frame, without padding, in the coordinates of places in the answer; None if it can have no places.
+    `notice`: text for the user, reported once; may be empty. `same`: probability of the question's previous answer, if
+    that was scored. `extent`: width and height of the newest frame, without padding, in the coordinates of places in
+    the answer; None if it can have no places.
     """
 
-    tokens_used: int
-    text_tokens: int
-    encode_ms: float
-    prefill_ms: float
-    decode_ms: float
-    feedback: Feedback | None
-    frames: int = 1
-    oldest_frame_ns: int | None = None
-    kept_bytes: int = 0
-    flops: int = 0
-    full_flops: int = 0
-    prefilled_tokens: int = 0
-    appended_tokens: int = 0
-    memory_tokens: int = 0
+    work: Work
+    feedback: Feedback | None = None
     notice: str = ""
     same: float | None = None
     extent: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GlanceStats:
-    """Attention of a model to an overview, and its costs: visual tokens, milliseconds, operations."""
-
-    feedback: Feedback
-    tokens_used: int
-    encode_ms: float
-    prefill_ms: float
-    flops: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class ClientQuestion:
-    """Question of one client, and the state of its answer.
+    """Question of one client that is being answered, and the state of its answer.
 
-    `checks`: yes/no questions that are scored in its place, and end it with `scores` (of each the probability of yes,
-    given yes or no, and of yes or no at all); `query` is the first of them. `history`: earlier answers, put before the
-    question. `previous`: the last answer to it, repeated if it is still likely enough. `schema`: schema of the answer.
-    `piece`: the text that the last step completed; may be empty. `ended`: the answer is complete, with `stats`, or
-    failed, with `error` as the reason.
+    `number`: that of the client's request. `part`: the part of the question that the model is asked now: the checks,
+    if there are any, then the rest; a part with checks is scored in place of an answer, and ends with `scores` (of each
+    check the probability of yes, given yes or no, and of yes or no at all). `piece`: the text that the last step
+    completed; may be empty. `ended`: the part is complete, with `stats`, or failed, with `error` as the reason.
+    `pieces`: the answer so far, of `chars` characters; `answer_stats` are those of the answer while its meaning is
+    compared. `began_ns`: when the server began to serve it.
     """
 
     client: bytes
     packet: Packet
-    query: str
-    checks: tuple[str, ...] = ()
-    history: History = ()
-    previous: PreviousAnswer | None = None
-    schema: AnswerSchema | None = None
+    question: Question
+    number: int = 0
     piece: str = ""
     ended: bool = False
     error: Exception | None = None
     scores: tuple[tuple[float, float], ...] = ()
     stats: AnswerStats | None = None
+    answer_stats: AnswerStats | None = None
+    began_ns: int = 0
+    pieces: list[str] = field(default_factory=list)
+    chars: int = 0
+    part: Question = field(init=False)
+
+    def __post_init__(self) -> None:
+        checks = self.question.checks
+        self.part = Question(checks[0], checks=checks) if checks else self.question
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self.pieces)
+
+    def ask(self, part: Question) -> None:
+        """Go on with another part."""
+        self.part = part
+        self.piece = ""
+        self.ended = False
 
 
-def history_text(history: History) -> str:
+def history_text(history: Sequence[PastAnswer]) -> str:
     """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
     texts = [(answer.media_ns, without_thoughts(answer.text)) for answer in history]
     lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]
@@ -148,7 +139,7 @@ class AnswerModel(Protocol):
         """Raise OptionError, ModelError or ContextLengthError if answers cannot have this schema."""
         ...
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         """Read a client's overview with a query, or its group of pictures with the new tokens of a packet.
 
         Raises ModelError if the model's attention cannot be read.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
-from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket, Work
 from stream.answer.memory import GroupMemory, Reading
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
+from stream.answer.model import AnswerStats, ClientQuestion, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
 from stream.config import Config
 from stream.errors import TransportError
@@ -149,12 +149,15 @@ class QwenAnswerModel:
         self._session.decoder.grammars.constraint(schema)
         self._session.prompts.check_length(self._instruction(schema), 1)
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         slot = self._table.by_client.get(client, 0)
         if (vision := self._vision(client)) is not None:
             self._session.slots[slot].vision = vision
         glance = self._session.glance(self._group_packets(client, packet), query, slot=slot)
-        return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
+        work = Work(
+            glance.tokens_used, encode_ms=glance.encode_ms, prefill_ms=glance.prefill_ms, flops=glance.work.flops
+        )
+        return AnswerStats(work, glance.feedback)
 
     def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
         memory, (*earlier_packets, packet) = self.memory, packets
@@ -197,18 +200,21 @@ class QwenAnswerModel:
         client = question.client
         slot = self._table.by_client[client]
         packets = self._group_packets(client, question.packet)
-        previous = question.previous
+        part = question.part
+        previous = part.previous
+        schema = None if part.schema is None else AnswerSchema.parse(part.schema)
+        instruction = self._instruction(schema)
         return SlotQuestion(
             slot,
             packets,
-            question.query,
+            part.text,
             vision=self._vision(client),
-            checks=question.checks,
-            history=self._fitting_history(question, slot, packets),
+            checks=part.checks,
+            history=self._fitting_history(part, instruction, slot, packets),
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
-            schema=None if question.checks else question.schema,
-            instruction="" if question.checks else self._instruction(question.schema),
+            schema=schema,
+            instruction=instruction,
         )
 
     def _instruction(self, schema: AnswerSchema | None) -> str:
@@ -216,14 +222,14 @@ class QwenAnswerModel:
 
         return instruction_of(self._session.qwen, schema)
 
-    def _fitting_history(self, question: ClientQuestion, slot: int, packets: Packet | list[Packet]) -> str:
+    def _fitting_history(self, question: Question, instruction: str, slot: int, packets: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
         if isinstance(packets, list):
             frames = packets
         else:
             frames = [packets]
-        question_text = question.query + self._instruction(question.schema)
+        question_text = question.text + instruction
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
             with suppress(ContextLengthError):
@@ -275,13 +281,12 @@ class QwenAnswerModel:
 
 def stats_of(result: AnswerResult) -> AnswerStats:
     """Return the statistics of an answer, and its feedback."""
-    return AnswerStats(
+    work = Work(
         tokens_used=result.tokens_used,
         text_tokens=result.text_tokens,
         encode_ms=result.encode_ms,
         prefill_ms=result.prefill_ms,
         decode_ms=result.decode_ms,
-        feedback=result.feedback,
         frames=len(result.stamps),
         oldest_frame_ns=min(stamp.media_ns for stamp in result.stamps),
         kept_bytes=result.kept_bytes,
@@ -291,6 +296,7 @@ def stats_of(result: AnswerResult) -> AnswerStats:
         appended_tokens=result.appended_tokens,
         memory_tokens=result.memory_tokens,
     )
+    return AnswerStats(work, result.feedback)
 
 
 def _max_visual_tokens(session: AnswerSession, frames: int) -> int:

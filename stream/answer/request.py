@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
@@ -19,12 +18,22 @@ from msgspec import structs
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import counted
 from arr_coc.qwen.grounding import GROUNDED
-from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.types import (
+    NS_PER_MS,
+    NS_PER_S,
+    Feedback,
+    FramePacket,
+    FrameStamp,
+    PastAnswer,
+    PreviousAnswer,
+    Question,
+    TokenPacket,
+)
 from stream.answer.detections import DetectionReader
+from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
 from stream.answer.idle import IdleCosts, IdleExchange, IdleOutcome
 from stream.answer.memory import SentGroup
-from stream.answer.side import SIDE
-from stream.answer.triggers import Check
+from stream.answer.triggers import SIDE, Check
 from stream.errors import TransportError
 from stream.events import (
     Answer,
@@ -45,24 +54,13 @@ from stream.events import (
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import feedback_on
 from stream.protocol.device_pixels import PixelSender
-from stream.protocol.messages import (
-    AnswerDelta,
-    AnswerReply,
-    GlanceReply,
-    History,
-    PastAnswer,
-    PreviousAnswer,
-    YesNoReply,
-)
+from stream.protocol.messages import AnswerDelta, AnswerReply, GlanceReply, YesNoReply
 from stream.recording.journal import Journal, JournalEntry, JournalGlance
 from stream.transport import Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, REASON_CHARS_MAX, cut_to, printable
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
-
-WATCHES_KNOWN = 256
-"""Number of recent questions of watches whose replies are recognised."""
 
 REPEATS_MAX = 2
 """Times that a lost request is sent again with `resend_after_loss`."""
@@ -101,10 +99,11 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class GlanceRequest:
-    """Overview of a frame that was sent at `sent_ns`, or is to be sent again."""
+    """Overview of a frame for the question `text` that was sent at `sent_ns`, or is to be sent again."""
 
     number: int
     packet: TokenPacket
+    text: str
     sent_ns: int
 
     def to_event(self, reply: GlanceReply, total_ms: float) -> Glance:
@@ -113,10 +112,10 @@ class GlanceRequest:
         return Glance(
             frame_index=stamp.frame_index,
             pts_s=stamp.media_ns / NS_PER_S,
-            query=reply.query,
-            tokens_used=reply.tokens_used,
+            query=self.text,
+            tokens_used=reply.work.tokens_used,
             tokens_total=self.packet.grid.tiles,
-            timing=GlanceTiming(encode_ms=reply.encode_ms, prefill_ms=reply.prefill_ms, total_ms=total_ms),
+            timing=GlanceTiming(encode_ms=reply.work.encode_ms, prefill_ms=reply.work.prefill_ms, total_ms=total_ms),
         )
 
 
@@ -140,24 +139,12 @@ class GlanceCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedWatch:
-    """Question of a watch as the server knows it; `unseen_words` as in `WatchAccepted`."""
-
-    embedding: QueryEmbedding
-    unseen_words: tuple[str, ...]
+class ServerReady:
+    """A server can be asked the required questions from now on; its model may be another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedWatch:
-    """Question of a watch that the server refused while the run went on, and why."""
-
-    question: str
-    error: str
-
-
-Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome | IdleOutcome | AcceptedWatch | RefusedWatch
-"""Result of a server's message for the run: an event, the query in force, feedback, a glance, or the question of a new
-watch."""
+Outcome: TypeAlias = Event | ServerReady | EmbeddedQuestion | RefusedQuestion | Feedback | GlanceOutcome | IdleOutcome
+"""Result of a server's message for the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,46 +175,42 @@ def words_of(text: str) -> list[str]:
 
 @dataclass(slots=True)
 class AnswerRequest:
-    """Packet that was or is to be sent, and the state of its answer.
-
-    `checks` are evaluated first, and without `wants_answer` it ends with their results; `yes_no_reported`: these were
-    emitted. `shadow`: the whole frame, if the answer is to be verified with it; `verifies`: the answer that this
-    request verifies, and `entry` what the journal gets of it afterwards. `text`: the answer so far, in `deltas` pieces;
-    its first `emitted` characters were emitted. `history`: earlier answers, put before the question. `previous`: the
-    previous answer; no text is emitted while the answer may repeat it. `losses`: times that the server lost the
-    request. `sent_ns`: time when it was last sent; `turn_ns`: wait for its turn. `before_cut`: a new shot has begun
-    since.
-    """
+    """Packet that was or is to be sent, its question, and the state of its answer."""
 
     number: int
     packet: TokenPacket | FramePacket
+    question: Question
     trigger: str
-    wants_answer: bool = True
     checks: tuple[Check, ...] = ()
+    """Watches whose questions are the checks of the question."""
     yes_no_reported: bool = False
+    """True once the results of the checks were emitted."""
     shadow: FramePacket | None = None
+    """The whole frame, if the answer is to be verified with it."""
     verifies: Answer | None = None
-    history: History = ()
-    previous: PreviousAnswer | None = None
+    """The answer that this request verifies."""
     entry: JournalEntry | None = None
+    """That answer's record for the journal, which gets it afterwards."""
     sent_ns: int | None = None
+    """Time when it was last sent."""
     turn_ns: int = 0
+    """Wait for its turn."""
     first_text_ns: int | None = None
     text: str = ""
+    """The answer so far; none of it is emitted while it may repeat the previous answer."""
     deltas: int = 0
+    """Number of pieces of the text."""
     emitted: int = 0
+    """Number of its first characters that were emitted."""
     losses: int = 0
+    """Number of times that the server lost the request."""
     before_cut: bool = False
+    """True if a new shot has begun since."""
 
     @property
     def stamp(self) -> FrameStamp:
         """Stamp of the request's frame."""
         return self.packet.stamp
-
-    @property
-    def questions(self) -> tuple[str, ...]:
-        """Questions of the checks, each once."""
-        return tuple(dict.fromkeys(check.question for check in self.checks))
 
     def restart(self) -> None:
         """Discard the received part of the answer, which is generated again from its beginning."""
@@ -248,15 +231,15 @@ class AnswerRequest:
 
         Raises TransportError if there are more or fewer than were asked for.
         """
-        questions = self.questions
+        questions = self.question.checks
         if len(reply.scores) != len(questions):
             expected = counted(len(questions), "check")
             raise TransportError(f"the answer server sent {counted(len(reply.scores), 'result')} of {expected}")
         scores = dict(zip(questions, reply.scores, strict=True))
         stamp = self.stamp
         timing = YesNoTiming(
-            encode_ms=reply.encode_ms,
-            prefill_ms=reply.prefill_ms,
+            encode_ms=reply.work.encode_ms,
+            prefill_ms=reply.work.prefill_ms,
             total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
         )
         return [
@@ -269,9 +252,9 @@ class AnswerRequest:
                 yes=scores[check.question].yes,
                 certain=scores[check.question].certain,
                 holds=None,
-                tokens_used=reply.tokens_used,
+                tokens_used=reply.work.tokens_used,
                 tokens_total=self.packet.grid.tiles,
-                kept_bytes=reply.kept_bytes,
+                kept_bytes=reply.work.kept_bytes,
                 timing=timing,
             )
             for check in self.checks
@@ -280,11 +263,11 @@ class AnswerRequest:
     def to_shadow_event(
         self, reply: AnswerReply, schema: AnswerSchema | None = None, agree: float = 1.0
     ) -> ShadowCheck | None:
-        """Return the comparison with the verified answer; None if another query was answered meanwhile, or the reply
-        does not fit the schema. The answers differ if their likeness is less than `agree`."""
+        """Return the comparison with the verified answer; None if the reply does not fit the schema. The answers differ
+        if their likeness is less than `agree`."""
         answer = self.verifies
         full_text = reply.text
-        if answer is None or reply.query != answer.query:
+        if answer is None:
             return None
         if schema is not None:
             try:
@@ -302,7 +285,7 @@ class AnswerRequest:
             same=agreement.same,
             words=agreement.words,
             tokens_used=answer.tokens_used,
-            tokens_full=reply.tokens_used,
+            tokens_full=reply.work.tokens_used,
             differs=(agreement.words if reply.same is None else reply.same) < agree,
             meaning=reply.same,
         )
@@ -339,10 +322,10 @@ class AnswerRequest:
         idle_costs = idle_costs or IdleCosts()
         stamp = self.stamp
         end_s = stamp.media_ns / NS_PER_S
-        if reply.oldest_frame_ns is None:
+        if reply.work.oldest_frame_ns is None:
             oldest_ns = stamp.media_ns
         else:
-            oldest_ns = min(reply.oldest_frame_ns, stamp.media_ns)
+            oldest_ns = min(reply.work.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
         packet = self.packet
         if isinstance(packet, TokenPacket):
@@ -356,28 +339,28 @@ class AnswerRequest:
             start_s=oldest_ns / NS_PER_S,
             end_s=end_s,
             trigger=self.trigger,
-            query=reply.query,
+            query=self.question.text,
             text=reply.text,
-            tokens_used=reply.tokens_used,
+            tokens_used=reply.work.tokens_used,
             tokens_total=self.packet.grid.tiles,
-            text_tokens=reply.text_tokens,
-            frames=reply.frames,
-            kept_bytes=reply.kept_bytes,
-            flops=reply.flops + glance_costs.flops,
-            full_flops=reply.full_flops,
-            prefilled_tokens=reply.prefilled_tokens,
+            text_tokens=reply.work.text_tokens,
+            frames=reply.work.frames,
+            kept_bytes=reply.work.kept_bytes,
+            flops=reply.work.flops + glance_costs.flops,
+            full_flops=reply.work.full_flops,
+            prefilled_tokens=reply.work.prefilled_tokens,
             # A server that lacked earlier frames has appended them as well, but they are not new to the group.
-            appended_tokens=min(reply.appended_tokens, new_tokens),
-            memory_tokens=reply.memory_tokens,
+            appended_tokens=min(reply.work.appended_tokens, new_tokens),
+            memory_tokens=reply.work.memory_tokens,
             idle_tokens=idle_costs.tokens,
             rebuilt=idle_costs.rebuilt,
             glances=glance_costs.glances,
             glance_tokens=glance_costs.tokens,
             before_cut=self.before_cut,
             timing=AnswerTiming(
-                encode_ms=reply.encode_ms,
-                prefill_ms=reply.prefill_ms,
-                decode_ms=reply.decode_ms,
+                encode_ms=reply.work.encode_ms,
+                prefill_ms=reply.work.prefill_ms,
+                decode_ms=reply.work.decode_ms,
                 glance_ms=glance_costs.ms,
                 turn_ms=self.turn_ns / NS_PER_MS,
                 idle_ms=idle_costs.ms,
@@ -412,7 +395,7 @@ class AnswerHistory:
         self._epoch = 0
 
     @property
-    def newest(self) -> History:
+    def newest(self) -> tuple[PastAnswer, ...]:
         """Answers put before the next question, oldest first."""
         return tuple(self._newest)
 
@@ -438,7 +421,7 @@ class AnswerHistory:
         last = self._last
         if self._same_above is None or last is None or last.query != query or self._epoch != epoch:
             return None
-        return PreviousAnswer(query, self._model_text(last), self._same_above)
+        return PreviousAnswer(self._model_text(last), self._same_above)
 
     def event_of(
         self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
@@ -447,7 +430,7 @@ class AnswerHistory:
         itself."""
         last = self._last
         text = self._model_text(answer)
-        if previous is None or last is None or (answer.query, text) != (previous.query, previous.text):
+        if previous is None or last is None or text != previous.text:
             return answer
         return AnswerUnchanged(**structs.asdict(answer), since_s=last.pts_s, probability=probability)
 
@@ -458,41 +441,13 @@ class AnswerHistory:
         return self._schema.text_of(answer.fields)
 
 
-class WatchNegotiation:
-    """Questions of a client's watches. `questions`: all that may be evaluated; `connected`: those of the present
-    Connect, without which the server does not begin; `accepted` by the present server, and `recent`: those requested
-    lately, so that late replies are recognised."""
-
-    def __init__(self, questions: tuple[str, ...]) -> None:
-        self.questions = self.connected = tuple(dict.fromkeys(questions))
-        self.accepted: dict[str, AcceptedWatch] = {}
-        self.recent: deque[str] = deque(self.questions, maxlen=WATCHES_KNOWN)
-
-    def connect(self) -> tuple[str, ...]:
-        """Begin anew with another server; return the questions of its Connect: those that a server has accepted."""
-        self.connected = tuple(
-            question for question in self.questions if question in self.connected or question in self.accepted
-        )
-        self.accepted.clear()
-        return self.connected
-
-    def set_questions(self, questions: Iterable[str]) -> None:
-        """Change the questions; those left out count as not accepted."""
-        self.questions = tuple(dict.fromkeys(questions))
-        self.recent.extend(question for question in self.questions if question not in self.accepted)
-        self.accepted = {
-            question: accepted for question, accepted in self.accepted.items() if question in self.questions
-        }
-
-
 class RequestTracker:
     """The open request and the open glance, at most one of each: replies become outcomes, and entries of the journal.
 
     `request` and `glance` are the open ones, `next_number` is the number of the next answer. `lost_answers` and
     `lost_glances` count those lost with a server, or too late for their turn; `cancelled_answers` those that a cut made
     stale. `group` is the sent part of a group of pictures, `idle` the exchange of packets to read ahead, `history` the
-    answers so far, `watches` what may be checked. Unusable feedback is an error among the outcomes; its answer stays
-    valid.
+    answers so far. Unusable feedback is an error among the outcomes; its answer stays valid.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -507,7 +462,6 @@ class RequestTracker:
             options.history, options.same_above, options.schema, spans_cuts=options.history_spans_cuts
         )
         self._detections = DetectionReader(options.source_px)
-        self.watches = WatchNegotiation(options.watches)
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0
@@ -563,19 +517,27 @@ class RequestTracker:
         return self._options.journal is not None and self._options.journal.holds(self.next_number)
 
     def open(self, request: AnswerRequest) -> None:
-        """Open a new request. The caller may change the image of a whole frame once this has returned."""
+        """Open a new request, with what the run adds to its question. The caller may change the image of a whole frame
+        once this has returned."""
         packet = request.packet
         if isinstance(packet, FramePacket) and not self._write_snapshot(packet):
             request.packet = dataclasses.replace(packet, image=packet.image.copy())
         self.history.begin(packet.stamp.epoch)
-        if request.wants_answer:
-            request.history = self.history.newest
+        question = request.question
+        if question.wants_answer:
+            request.question = question = dataclasses.replace(question, history=self.history.newest)
+        if question.wants_answer and request.trigger != SIDE:
+            request.question = dataclasses.replace(
+                question,
+                previous=self.history.previous(question.text, packet.stamp.epoch),
+                schema=None if self._options.schema is None else self._options.schema.text,
+            )
         self.request = request
-        self.next_number += request.wants_answer
+        self.next_number += question.wants_answer
 
-    def open_glance(self, packet: TokenPacket, now_ns: int) -> None:
-        """Open a new glance with this overview."""
-        self.glance = GlanceRequest(self._next_glance, packet, now_ns)
+    def open_glance(self, packet: TokenPacket, text: str, now_ns: int) -> None:
+        """Open a new glance with this overview, for the question `text`."""
+        self.glance = GlanceRequest(self._next_glance, packet, text, now_ns)
         self._next_glance += 1
 
     def drop(self) -> None:
@@ -613,7 +575,7 @@ class RequestTracker:
         on. Later replies to a cancelled request are ignored.
         """
         request = self.request
-        if request is None or not request.wants_answer or request.verifies is not None:
+        if request is None or not request.question.wants_answer or request.verifies is not None:
             return None
         self.request = None
         self._cancelled_number = request.number
@@ -634,7 +596,8 @@ class RequestTracker:
         request.first_text_ns = request.first_text_ns or now_ns
         if self._options.schema is not None:
             return []  # a part of it is no JSON, and the whole of it may not fit
-        may_repeat = request.previous is not None and request.previous.text.startswith(request.text)
+        previous = request.question.previous
+        may_repeat = previous is not None and previous.text.startswith(request.text)
         return [] if may_repeat else request.emit_text()
 
     def on_yes_no(self, reply: YesNoReply, envelope: Envelope, now_ns: int) -> list[Outcome | TransportError]:
@@ -644,7 +607,7 @@ class RequestTracker:
             return []
         events = request.to_yes_no_events(reply, now_ns)
         feedback = _feedback_or_error(reply, envelope, request.packet)
-        if not request.wants_answer:
+        if not request.question.wants_answer:
             self.request = None
         reported = request.yes_no_reported
         request.yes_no_reported = True
@@ -681,7 +644,7 @@ class RequestTracker:
             point = apply_schema(answer, self._options.schema)
             request.text = point.text
         if isinstance(point, Answer):
-            point = self.history.event_of(point, request.previous, reply.same)
+            point = self.history.event_of(point, request.question.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
         detection_events: list[Event] = []
         if isinstance(point, Answer) and GROUNDED.search(answer.text):
@@ -698,8 +661,10 @@ class RequestTracker:
         entry = JournalEntry(point, usable, journal_glance, detections)
         if isinstance(point, Answer) and request.shadow is not None:
             self._write_snapshot(request.shadow)
+            compared = point.text if self._options.asks_meaning else None
+            question = dataclasses.replace(request.question, checks=(), previous=None, compared=compared)
             self.request = AnswerRequest(
-                point.answer, request.shadow, point.trigger, verifies=point, history=request.history, entry=entry
+                point.answer, request.shadow, question, point.trigger, verifies=point, entry=entry
             )
         else:
             self._write_entry(entry)
@@ -726,7 +691,7 @@ class RequestTracker:
         ms = (now_ns - glance.sent_ns) / NS_PER_MS
         costs = self._glance_costs
         self._glance_costs = GlanceCosts(
-            costs.glances + 1, costs.tokens + reply.tokens_used, costs.ms + ms, costs.flops + reply.flops
+            costs.glances + 1, costs.tokens + reply.work.tokens_used, costs.ms + ms, costs.flops + reply.work.flops
         )
         self._last_glance = GlanceOutcome(glance.to_event(reply, ms), glance.packet.stamp, usable)
         if isinstance(feedback, TransportError):

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, Question, TokenPacket
 from stream.answer.client import AnswerClient, may_read_ahead
 from stream.answer.connection import AnswerEndpoint, ServerConnection
+from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
 from stream.answer.idle import IdleFrames, IdleOutcome, IdleReader, begins_group
-from stream.answer.request import AcceptedWatch, ClientOptions, GlanceOutcome, Outcome, RefusedWatch
-from stream.answer.side import RUN_OVER, SIDE, SideQuestions
-from stream.answer.standing import WatchChanges
-from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
+from stream.answer.questions import QuestionObserver, RunQuestions
+from stream.answer.request import ClientOptions, GlanceOutcome, Outcome, ServerReady
+from stream.answer.triggers import BESIDE, SIDE, AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
 from stream.clock import Clock
-from stream.control import FOUND, WAIT_MS, AddWatch, Ask, AskAside, Command, RemoveWatch, RunControl
+from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConnectionRefused, StageDied
-from stream.events import Event, Notice, QueryChanged, SideRefused, WatchesChanged, YesNoResult
+from stream.events import Event, Notice, YesNoResult
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, Transport
 from stream.transport.pool import SetServers
@@ -45,13 +45,6 @@ CANCEL_OFF = "cancel-off"
 
 BEFORE_FRAMES = FrameStamp(-1, 0, 0, 0)
 """Stands for the newest frame until there is one."""
-
-NO_SIDE_QUESTIONS = "this run keeps its answers to be continued, and takes no side questions; leave --resume out"
-
-WATCHES_ONLY = "this run has only watches; give -q beside them to ask other questions"
-
-BESIDE = "beside"
-"""Trigger of a check that was not due, and is made with another watch's packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +87,13 @@ class SchedulePolicy:
         )
 
 
-class AnswerObserver(Protocol):
+class AnswerObserver(QuestionObserver, Protocol):
     """Stage that a scheduler serves: it makes the packets, and receives events, feedback and glances.
 
     `idle`: what its newest frame has to read ahead.
     """
 
     idle: IdleFrames
-
-    def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
-        """A query is in force, beside `others` of watches; its model may have changed."""
-        ...
 
     def on_feedback(self, feedback: Feedback) -> None:
         """An answer brought feedback."""
@@ -124,10 +113,6 @@ class AnswerObserver(Protocol):
         `next_place` as in `make_packet`: if the group of pictures continues, the overview is a packet in it, which may
         be empty.
         """
-        ...
-
-    def on_event(self, event: Event) -> None:
-        """An event is to be emitted."""
         ...
 
     def on_asked(self) -> None:
@@ -195,22 +180,21 @@ class AnswerScheduler:
         self._control = control
         self._triggers = AnswerTriggers(policy.triggers)
         self._watches = WatchList(policy.watches, policy.wall_s, policy.matches)
-        self._sides = SideQuestions()
         self._lost_answers = self._answers = 0
         self._glances = self._stale_glances = 0
-        self._embedding: QueryEmbedding | None = None
-        self._finishing = False
-        self._query = policy.query
+        self._had_server = False
         self._clock = clock
         self._stamp = BEFORE_FRAMES
         self.client = AnswerClient(policy.query, options)
         self._idle = IdleReader(policy.idle_share, self.client.requests, observer.idle, clock)
-        self._changes = WatchChanges(
-            self._watches,
+        self._questions = RunQuestions(
+            policy.query,
             self.client,
+            observer,
+            self._triggers,
+            self._watches,
             watches_only=policy.watches_only,
             knows_source=policy.source_is_drawn,
-            fixed=options.journal is not None,
         )
 
     @property
@@ -350,8 +334,8 @@ class AnswerScheduler:
 
     def finish(self, *, last_answer: bool) -> None:
         """Request the last answer, if the run ends with one, and wait for open requests."""
-        self._finishing = True
-        self._emit(self._sides.finish())
+        self._questions.finishing = True
+        self._emit(self._questions.sides.finish())
         self._finish_side_questions()
         if last_answer:
             self._triggers.finish()
@@ -366,24 +350,25 @@ class AnswerScheduler:
         self._control.check()
         client = self.client
         for command in self._control.take_commands():
-            self._follow(command)
+            if isinstance(command, SetServers):
+                self.connection.set_servers(command.servers)
+            else:
+                self._questions.follow(command)
         for outcome in self.connection.exchange(timeout_ms):
             self._take(outcome)
         if client.requests.lost_answers > self._lost_answers:
             self._watches.retry()
-            self._emit(self._sides.lose())
+            self._emit(self._questions.sides.lose())
         self._lost_answers = client.requests.lost_answers
-        if self._changes.waiting and client.ready and not client.busy:
-            self._on_changes(self._changes.begin())
+        if not client.ready or client.busy:
+            return
+        questions = self._questions
+        if questions.changes.waiting:
+            questions.change_watches()
             self.connection.flush()
-        may_change = client.ready and not client.busy and not client.changes_query
-        # a side question is about a frame
-        if (
-            may_change
-            and self._stamp is not BEFORE_FRAMES
-            and (query := self._sides.next_query(self._query)) is not None
-        ):
-            client.set_query(query)
+        has_side_question = questions.sides.waiting and self._stamp is not BEFORE_FRAMES  # it is about a frame
+        if has_side_question or questions.text != questions.query:
+            questions.go_on()
 
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
@@ -400,27 +385,15 @@ class AnswerScheduler:
         self._endpoint.on_timeout()
         connection.give_up(f"silent for {limit_s:g} s")
 
-    def _follow(self, command: Command) -> None:
-        """Follow a command to the run."""
-        match command:
-            case Ask(query=query) if self._policy.watches_only:
-                self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
-            case Ask(query=query):
-                self._change_query(query)
-            case AskAside() if self._finishing or self.client.options.journal is not None:
-                reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
-                self._emit([SideRefused(question=command.number, error=reason)])
-            case AskAside():
-                self._emit(self._sides.add(command))
-            case AddWatch() | RemoveWatch():
-                self._emit(self._changes.add(command))
-            case SetServers(servers=servers):
-                self.connection.set_servers(servers)
-
     def _take(self, outcome: Outcome) -> None:
         """Pass on an outcome of the server's messages, and act on it."""
-        if isinstance(outcome, QueryEmbedding):
-            self._on_query(outcome)
+        if isinstance(outcome, ServerReady):
+            self._questions.on_ready()
+            self._on_ready()
+        elif isinstance(outcome, EmbeddedQuestion):
+            self._questions.on_embedded(outcome)
+        elif isinstance(outcome, RefusedQuestion):
+            self._questions.on_refused(outcome)
         elif isinstance(outcome, Feedback):
             self._observer.on_feedback(outcome)
         elif isinstance(outcome, GlanceOutcome):
@@ -429,10 +402,8 @@ class AnswerScheduler:
             self._observer.idle.on_end(outcome.place, rebuilt=outcome.rebuilt)
         elif isinstance(outcome, YesNoResult):
             self._emit(self._watches.update(outcome))
-        elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):
-            self._on_changes(self._changes.take(outcome))
         else:
-            aside = self._sides.events_of(outcome)
+            aside = None if self._questions.sides.current is None else self._questions.sides.events_of(outcome)
             self._emit([outcome] if aside is None else aside)
 
     def _emit(self, events: Sequence[Event]) -> None:
@@ -445,51 +416,24 @@ class AnswerScheduler:
     @property
     def _due(self) -> bool:
         """True if an answer or a check of a watch is due."""
-        if self._sides.holds:
-            return self._sides.due
+        if self._questions.sides.current is not None:
+            return self._questions.sides.due
         return self._watches.due or self._triggers.due is not None
 
-    def _on_query(self, embedding: QueryEmbedding) -> None:
-        """Note the query that is in force from now on, and its model, which may be another one: an answer is due at
-        once.
-
-        None is due if the query is the same and no answer was lost: after a move, or if open requests are sent again.
-        """
-        hello = self.client.hello
-        assert hello is not None
-        self._emit(self._changes.check_model(hello))
-        had_query = self._embedding is not None
-        self._embedding = embedding
-        self._observer.on_model(hello, embedding, *self._changes.other_embeddings(embedding))
-        aside = self._sides.accept(embedding.text)
-        if not had_query:
-            self._emit(model_notices(hello, self._policy))
-        elif not aside and (
-            embedding.text != self._query or not (self.client.options.resend_after_loss or self.client.has_moved)
-        ):
+    def _on_ready(self) -> None:
+        """Report the model of the first server; after a loss an answer is due at once, unless open requests are sent
+        again."""
+        client = self.client
+        assert client.hello is not None
+        if not self._had_server:
+            self._emit(model_notices(client.hello, self._policy))
+        elif not (client.options.resend_after_loss or client.has_moved):
             self._triggers.ask()
-        self._query = embedding.text
-
-    def _on_changes(self, changes: Sequence[WatchesChanged]) -> None:
-        """Let the watches share the tokens as they are after these changes, and report them."""
-        hello = self.client.hello
-        embedding = self._embedding
-        if any(change.error is None for change in changes) and hello is not None and embedding is not None:
-            self._observer.on_model(hello, embedding, *self._changes.other_embeddings(embedding))
-            if (query := self._changes.missing_query(self._query)) is not None:
-                self._change_query(query)
-        self._emit(changes)
-
-    def _change_query(self, query: str) -> None:
-        """Change the run's own query."""
-        if self._sides.holds:
-            self._sides.change_run_query(query)
-        else:
-            self.client.set_query(query)
+        self._had_server = True
 
     def _on_glance(self, glance: GlanceOutcome) -> None:
         """Pass on a glance, unless it was at another shot, or for another query."""
-        if glance.stamp.epoch != self._stamp.epoch or glance.event.query != self._query:
+        if glance.stamp.epoch != self._stamp.epoch or glance.event.query != self._questions.text:
             self._stale_glances += 1
         else:
             self._observer.on_glance(glance)
@@ -501,7 +445,7 @@ class AnswerScheduler:
             return
         self.connection.flush()
         if event.trigger == SIDE:
-            self._sides.send_again()
+            self._questions.sides.send_again()
         else:
             self._observer.on_event(event)
         self._watches.retry()
@@ -531,13 +475,13 @@ class AnswerScheduler:
         self._wait_for(lambda: not self.client.busy)
 
     def _finish_side_questions(self) -> None:
-        """Wait for the answers to side questions, and for the run's own query to be in force again."""
-        while self._sides.holds:
-            self._wait_for(lambda: self._sides.due or not self._sides.holds)
-            if not self._sides.due:
+        """Wait for the answers to side questions."""
+        while self._questions.sides.current is not None:
+            self._wait_for(lambda: self._questions.sides.due or self._questions.sides.current is None)
+            if not self._questions.sides.due:
                 return
             self._ask_and_wait()
-            if self._sides.due:  # its frame is gone
+            if self._questions.sides.due:  # its frame is gone
                 return
 
     def _glance_and_wait(self) -> None:
@@ -565,7 +509,7 @@ class AnswerScheduler:
         if packet is None:
             return False
         self._glances += 1
-        self.client.send_glance(packet, self._clock.now_ns())
+        self.client.send_glance(packet, self._questions.text, self._clock.now_ns())
         self.connection.flush()
         return True
 
@@ -574,7 +518,8 @@ class AnswerScheduler:
         if packet is None:
             return
         self._glances = 0
-        aside = self._sides.due
+        sides = self._questions.sides
+        aside = sides.current is not None and sides.due
         wants_answer = aside or self._triggers.due is not None
         trigger: str = SIDE if aside else self._triggers.fire() if wants_answer else ""
         checks = self._watches.fire(trigger or BESIDE)
@@ -587,17 +532,12 @@ class AnswerScheduler:
             shadow = self._observer.make_full_packet()
         else:
             shadow = None
-        self.client.send_request(
-            packet,
-            trigger,
-            self._clock.now_ns(),
-            wants_answer=wants_answer,
-            checks=checks,
-            shadow=shadow,
-        )
+        questions = tuple(dict.fromkeys(check.question for check in checks))
+        question = Question(self._questions.text, wants_answer=wants_answer, checks=questions)
+        self.client.send_request(packet, question, trigger, self._clock.now_ns(), checks=checks, shadow=shadow)
         self.connection.flush()  # before the observer's work, which may take milliseconds
         if aside:
-            self._sides.send()
+            sides.send()
         elif wants_answer or self._policy.watches_only:
             self._observer.on_asked()
 
@@ -607,7 +547,7 @@ class AnswerScheduler:
         If the server is not ready, the wait ends with the run, and except in lockstep as soon as the source has ended:
         in lockstep no answer is dropped.
         """
-        leaving = self._finishing and not self._policy.lockstep
+        leaving = self._questions.finishing and not self._policy.lockstep
         while not is_done() and (self.client.ready or not (self._control.ending or leaving)):
             self.process_replies(WAIT_MS)
             self.check_timeout()

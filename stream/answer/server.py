@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,8 +17,8 @@ from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, named_words, server_hello
 from stream.answer.idle_work import IdleService
 from stream.answer.memory import kept_place, remember
-from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
-from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
+from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
+from stream.answer.turns import ClientTable, SlotScheduler, Turn
 from stream.clock import Clock, MonotonicClock
 from stream.control import WAIT_MS, RunControl, describe
 from stream.errors import AnswerLost, StreamError, TransportError
@@ -32,6 +32,8 @@ from stream.protocol.messages import (
     CheckScore,
     Connect,
     Disconnect,
+    Embed,
+    Embedded,
     ErrorReply,
     FramePacketMessage,
     GlancePacketMessage,
@@ -43,21 +45,17 @@ from stream.protocol.messages import (
     Message,
     PixelPlace,
     Probe,
-    QueryAccepted,
     RequestLost,
-    SetQuery,
-    SetWatches,
     TokenPacketMessage,
     TurnExpired,
     TurnGrant,
     TurnRequest,
-    WatchAccepted,
     YesNoReply,
 )
 from stream.transport import Client, Envelope, Transport
 from stream.untrusted import (
-    CLIENTS_MAX,
     DETAILS_CHARS_MAX,
+    EMBEDS_MAX,
     HEARD_AT_ONCE,
     QUESTIONS_AT_ONCE,
     REASON_CHARS_MAX,
@@ -78,9 +76,6 @@ LOAD_FAILURE_NS = 5 * NS_PER_S
 """Time that a server whose model failed to load waits for a client to report it to."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
-
-Questions: TypeAlias = Connect | SetQuery | SetWatches
-"""Message with questions, which the model embeds."""
 
 log = logging.getLogger(__name__)
 
@@ -147,8 +142,7 @@ class AnswerServer:
         self._paused_until_ns = 0
         self._keep_alive_ns = 0
         self._drain_announced = False
-        self._queries_taken: Counter[Client] = Counter()
-        self._deferred_queries: dict[Client, list[Questions]] = {}
+        self._embeds: dict[Client, deque[Embed]] = {}
 
     @property
     def drops(self) -> dict[str, int]:
@@ -185,9 +179,10 @@ class AnswerServer:
         """Grant turns, receive messages, serve turns and advance the answers. Raises CancelledError once the run is
         cancelled."""
         self._grant_turns()
-        self._take_deferred_queries()
         is_free = self._scheduler.idle and not self._clients.is_any_waiting
-        self._receive(min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=is_free)))
+        wait_ms = min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=is_free))
+        self._receive(0 if self._embeds else wait_ms)
+        self._embed_questions()
         for client, turn in tuple(self._scheduler.turns.items()):
             if self._scheduler.turns.get(client) is not turn:
                 continue
@@ -215,12 +210,13 @@ class AnswerServer:
     def _serve_turn(self, client: Client, turn: Turn, envelope: Envelope) -> None:
         """Serve the packet that the client sent in its turn."""
         message = envelope.message
-        state = self._clients.get(client)
-        assert state is not None, "a client that leaves has no turn"
         if isinstance(message, GlancePacketMessage):
-            self._glance(client, turn, state.query, envelope)
+            self._glance(client, turn, message, envelope)
             return
         assert isinstance(message, (TokenPacketMessage, FramePacketMessage))
+        if self._options.encode not in (None, message.question.encode):
+            self._refuse(client, TransportError(f"a packet is made for {message.question.encode}"))
+            return
         try:
             if isinstance(message, FramePacketMessage):
                 packet: Packet = self._packets.frame(envelope)
@@ -229,39 +225,18 @@ class AnswerServer:
         except Exception as error:
             self._fail(client, error)
             return
-        if not set(message.checks) <= set(state.watches) or len(set(message.checks)) < len(message.checks):
-            self._refuse(client, TransportError("a packet asks for the check of a watch that its client does not have"))
-            return
         self._clients.turn_used(client)
-        previous = message.previous
-        if previous is not None and previous.query != state.query:
-            previous = None  # a new question came after the packet
-        self._scheduler.begin(
-            ClientRequest(
-                client,
-                message.answer,
-                packet,
-                state.query,
-                message.checks,
-                message.wants_answer,
-                message.history,
-                previous,
-                None if message.free_text else state.schema,
-                message.compared if isinstance(message, FramePacketMessage) else None,
-            )
-        )
+        self._scheduler.begin(ClientQuestion(client, packet, message.question, message.answer))
 
-    def _glance(self, client: Client, turn: Turn, query: str, envelope: Envelope) -> None:
-        """Reply with the model's attention to an overview, given the client's query. The turn continues, and its time
-        limit starts anew."""
-        assert isinstance(envelope.message, GlancePacketMessage)
+    def _glance(self, client: Client, turn: Turn, message: GlancePacketMessage, envelope: Envelope) -> None:
+        """Reply with the model's attention to an overview. The turn continues, and its time limit starts anew."""
         turn.glances += 1
         began_ns = self._statistics.turn_began()
         glance = None
         failed = True
         try:
             packet = remember(self._model.memory, client, self._packets.tokens(envelope))
-            glance = self._model.glance(client, packet, query)
+            glance = self._model.glance(client, packet, message.text)
             failed = False
         except AnswerLost as error:
             self._report_lost(client, None, error)
@@ -271,11 +246,11 @@ class AnswerServer:
         finally:
             self._statistics.turn_ended(began_ns, failed=failed)
         if glance is not None:
-            self._statistics.count_glance(glance.tokens_used)
+            self._statistics.count_glance(glance.work.tokens_used)
             self._receive(0)  # a Cancel that came meanwhile takes the turn back
             if self._scheduler.turns.get(client) is not turn:
                 return
-            self._send(client, *_glance_reply(envelope.message.glance, query, glance))
+            self._send(client, *_glance_reply(message.glance, glance))
         turn.packet = None
         turn.granted_ns = self._clock.now_ns()
 
@@ -307,17 +282,18 @@ class AnswerServer:
 
     def _dispatch(self, client: Client, envelope: Envelope) -> None:
         message = envelope.message
-        state = self._clients.get(client)
-        if isinstance(message, Connect) or (isinstance(message, (SetQuery, SetWatches)) and state is not None):
-            self._queries_taken[client] += 1
-            if self._queries_taken[client] <= QUESTIONS_AT_ONCE:
-                self._take_query(client, message)
-            elif client in self._deferred_queries or len(self._deferred_queries) < CLIENTS_MAX:
-                self._defer(client, message)
+        if isinstance(message, Connect):
+            self._connect_client(client, message)
         elif isinstance(message, Probe):
             self._link.send(client, self._load(len(self._clients)))
-        elif state is None or isinstance(message, Disconnect):
+        elif client not in self._clients or isinstance(message, Disconnect):
             self._drop_client(client)
+        elif isinstance(message, Embed):
+            waiting = self._embeds.setdefault(client, deque())
+            if len(waiting) < EMBEDS_MAX:
+                waiting.append(message)
+            else:
+                self._refuse(client, TransportError(f"more than {EMBEDS_MAX} questions wait to be embedded"))
         elif isinstance(message, TurnRequest):
             self._idle.interrupt(client)
             self._clients.enqueue(client)
@@ -353,89 +329,58 @@ class AnswerServer:
         if turn is None or turn.packet is not None:
             self._scheduler.release(client)
 
-    def _defer(self, client: Client, message: Questions) -> None:
-        """Keep a message for later, in place of those of the client that it makes obsolete."""
-        if isinstance(message, Connect):
-            before = []
-        else:
-            before = self._deferred_queries.get(client, [])
-        self._deferred_queries[client] = [*(other for other in before if type(other) is not type(message)), message]
-
-    def _take_deferred_queries(self) -> None:
-        """Process the deferred queries: the last one of each client, and its last watches."""
-        self._queries_taken.clear()
-        queries = self._deferred_queries
-        self._deferred_queries = {}
-        for client, messages in queries.items():
-            for message in messages:
-                self._take_query(client, message)
-
-    def _take_query(self, client: Client, message: Questions) -> None:
-        """Process a message with questions, which the model then embeds."""
-        if isinstance(message, Connect):
-            self._connect_client(client, message)
-        elif (state := self._clients.get(client)) is None:
-            return
-        elif isinstance(message, SetQuery):
-            self._change_query(client, state, message.query)
-        else:
-            self._change_watches(client, state, message.watches)
-
     def _connect_client(self, client: Client, message: Connect) -> None:
         """Admit a client, or report why not."""
         if self._draining:
             return  # it looks for another server once this one is gone
         try:
-            check_admission(message, self._options, self._clients)
-            reply = _accepted_query(self._model, message.query)
-            watches = [_accepted_watch(self._model, watch) for watch in dict.fromkeys(message.watches)]
-            if message.schema is None:
-                schema = None
-            else:
-                schema = AnswerSchema.parse(message.schema)
-            if schema is not None:
-                self._model.check_schema(schema)
-        except Exception as error:
-            self._note_unexpected(error)
-            self._send(client, _error_reply(error))
-            self._drop_client(client)
+            check_admission(message, self._clients)
+        except TransportError as error:
+            self._refuse(client, error)
             return
-        self._clients.add(client, message.query, message.watches, schema)
+        self._clients.add(client)
+        self._embeds.pop(client, None)
         pixels_refusal = self._packets.refused_pixels(message, self._model)
-        if self._send(client, server_hello(self._model, self._provenance, pixels_refusal)):
-            for watch in watches:
-                self._send(client, *watch)
-            self._send(client, *reply)
+        self._send(client, server_hello(self._model, self._options, self._provenance, pixels_refusal))
 
-    def _change_query(self, client: Client, state: ClientState, query: str) -> None:
+    def _embed_questions(self) -> None:
+        """Embed the questions that wait, a few of each client."""
+        waiting_embeds = self._embeds
+        self._embeds = {}
+        for client, waiting in waiting_embeds.items():
+            for _ in range(min(len(waiting), QUESTIONS_AT_ONCE)):
+                self._send(client, *self._embedded(waiting.popleft()))
+            if waiting and client in self._clients:
+                self._embeds[client] = waiting
+
+    def _embedded(self, message: Embed) -> tuple[Embedded, Arrays]:
+        """Return the embedding of a question, or why it cannot be asked."""
+        model = self._model
+        unseen_words: tuple[str, ...] = ()
         try:
-            reply = _accepted_query(self._model, query)
+            tokens = _embed_query(model, message.text).tokens
+            if message.is_check:
+                unseen_words = named_words(model.check_watch(message.text))
+            if message.schema is not None:
+                model.check_schema(AnswerSchema.parse(message.schema))
         except Exception as error:
             self._note_unexpected(error)
-            reason = cut_to(describe(error), REASON_CHARS_MAX)
-            self._send(client, QueryAccepted(query=query, model_id=self._model.model_id, error=reason))
-            return
-        state.query = query
-        self._send(client, *reply)
-
-    def _change_watches(self, client: Client, state: ClientState, watches: tuple[str, ...]) -> None:
-        """Forget watches that are left out, and accept or refuse each new one."""
-        before = state.watches
-        state.watches = ()
-        for watch in dict.fromkeys(watches):
-            try:
-                if watch in before:
-                    reply = None
-                else:
-                    reply = _accepted_watch(self._model, watch)
-            except Exception as error:
-                self._note_unexpected(error)
-                reason = cut_to(describe(error), REASON_CHARS_MAX)
-                self._send(client, WatchAccepted(query=watch, model_id=self._model.model_id, error=reason))
-                continue
-            state.watches += (watch,)
-            if reply is not None:
-                self._send(client, *reply)
+            reply = Embedded(
+                text=message.text,
+                is_check=message.is_check,
+                model_id=model.model_id,
+                error=type(error).__name__,
+                reason=cut_to(describe(error), REASON_CHARS_MAX),
+            )
+            return reply, ()
+        reply = Embedded(
+            text=message.text,
+            is_check=message.is_check,
+            model_id=model.model_id,
+            unseen_words=unseen_words,
+            arrays=specs_of(tokens),
+        )
+        return reply, [tokens]
 
     def _note_unexpected(self, error: Exception) -> None:
         """Log an error that a model raises for a query. Raises `error` if the server is not shared."""
@@ -448,7 +393,7 @@ class AnswerServer:
 
     def _drop_client(self, client: Client) -> None:
         self._clients.remove(client)
-        self._deferred_queries.pop(client, None)
+        self._embeds.pop(client, None)
         self._scheduler.release(client)
         self._idle.drop(client)
         self._model.drop_client(client)
@@ -460,27 +405,27 @@ class AnswerServer:
             self._drop_client(client)
         return is_sent
 
-    def on_scores(self, request: ClientRequest, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
+    def on_scores(self, question: ClientQuestion, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
         """Reply with the results of the checks."""
-        self._statistics.count_checks(stats.tokens_used, len(scores))
-        with_feedback = not request.wants_answer
-        self._send(request.client, *_yes_no_reply(request.number, scores, stats, with_feedback=with_feedback))
+        self._statistics.count_checks(stats.work.tokens_used, len(scores))
+        with_feedback = not question.question.wants_answer
+        self._send(question.client, *_yes_no_reply(question.number, scores, stats, with_feedback=with_feedback))
 
-    def on_piece(self, request: ClientRequest, piece: str) -> None:
+    def on_piece(self, question: ClientQuestion, piece: str) -> None:
         """Reply with a piece of an answer."""
-        self._send(request.client, AnswerDelta(answer=request.number, text=piece))
+        self._send(question.client, AnswerDelta(answer=question.number, text=piece))
 
-    def on_answer(self, request: ClientRequest, stats: AnswerStats) -> None:
+    def on_answer(self, question: ClientQuestion, stats: AnswerStats) -> None:
         """Reply with an answer that has ended."""
-        self._statistics.count_answer(stats.text_tokens, stats.tokens_used)
-        self._send(request.client, *answer_reply(request.number, request.query, "".join(request.pieces), stats))
+        self._statistics.count_answer(stats.work.text_tokens, stats.work.tokens_used)
+        self._send(question.client, *answer_reply(question.number, question.text, stats))
 
-    def on_failure(self, request: ClientRequest, error: Exception) -> None:
+    def on_failure(self, question: ClientQuestion, error: Exception) -> None:
         """Report a failure to its client. It ends a server that is not shared, unless only this answer is lost."""
         if isinstance(error, AnswerLost):
-            self._report_lost(request.client, request.number, error)
+            self._report_lost(question.client, question.number, error)
             return
-        self._fail(request.client, error)
+        self._fail(question.client, error)
 
     def _fail(self, client: Client, error: Exception) -> None:
         """Refuse a client for a failure, and log it. Raises `error` if the server is not shared, unless a client caused
@@ -526,53 +471,19 @@ def _embed_query(model: AnswerModel, query: str) -> QueryEmbedding:
     return embedding
 
 
-def _accepted_query(model: AnswerModel, query: str) -> tuple[QueryAccepted, Arrays]:
-    """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
-    embedding = _embed_query(model, query)
-    message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
-    return message, [embedding.tokens]
-
-
-def _accepted_watch(model: AnswerModel, query: str) -> tuple[WatchAccepted, Arrays]:
-    """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
-    embedding = _embed_query(model, query)
-    unknown_words = model.check_watch(query)
-    message = WatchAccepted(
-        query=query,
-        model_id=embedding.model_id,
-        unseen_words=named_words(unknown_words),
-        arrays=specs_of(embedding.tokens),
-    )
-    return message, [embedding.tokens]
-
-
-def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tuple[AnswerReply, Arrays]:
+def answer_reply(number: int, text: str, stats: AnswerStats) -> tuple[AnswerReply, Arrays]:
     """Return the message of an answer that has ended, and the arrays of its feedback.
 
     Args:
         number: number of the request.
-        query: question of the answer.
         text: text of the answer.
         stats: costs, times and feedback of the answer.
     """
     arrays = feedback_arrays(stats.feedback)
     message = AnswerReply(
         answer=number,
-        query=query,
         text=text,
-        tokens_used=stats.tokens_used,
-        text_tokens=stats.text_tokens,
-        encode_ms=stats.encode_ms,
-        prefill_ms=stats.prefill_ms,
-        decode_ms=stats.decode_ms,
-        frames=stats.frames,
-        oldest_frame_ns=stats.oldest_frame_ns,
-        kept_bytes=stats.kept_bytes,
-        flops=stats.flops,
-        full_flops=stats.full_flops,
-        prefilled_tokens=stats.prefilled_tokens,
-        appended_tokens=stats.appended_tokens,
-        memory_tokens=stats.memory_tokens,
+        work=stats.work,
         same=stats.same,
         extent=stats.extent,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
@@ -591,10 +502,7 @@ def _yes_no_reply(
     message = YesNoReply(
         answer=number,
         scores=tuple(CheckScore(*score) for score in scores),
-        tokens_used=stats.tokens_used,
-        encode_ms=stats.encode_ms,
-        prefill_ms=stats.prefill_ms,
-        kept_bytes=stats.kept_bytes,
+        work=stats.work,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if feedback is None else feedback.stamp,
         arrays=specs_of(*arrays),
@@ -602,17 +510,13 @@ def _yes_no_reply(
     return message, arrays
 
 
-def _glance_reply(number: int, query: str, stats: GlanceStats) -> tuple[GlanceReply, Arrays]:
+def _glance_reply(number: int, stats: AnswerStats) -> tuple[GlanceReply, Arrays]:
     """Return the message of a glance, and the arrays of its feedback."""
     arrays = feedback_arrays(stats.feedback)
     message = GlanceReply(
         glance=number,
-        query=query,
-        tokens_used=stats.tokens_used,
-        encode_ms=stats.encode_ms,
-        prefill_ms=stats.prefill_ms,
-        flops=stats.flops,
-        feedback_stamp=stats.feedback.stamp,
+        work=stats.work,
+        feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),
     )
     return message, arrays

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from arr_coc.types import NS_PER_S, QueryEmbedding
 from stream.answer.client import AnswerClient
+from stream.answer.embeddings import EmbeddedQuestion, QuestionKey, RefusedQuestion
 from stream.answer.model import Doubt, doubt_about
-from stream.answer.request import AcceptedWatch, RefusedWatch
 from stream.answer.triggers import (
     VerdictThresholds,
     WatchList,
@@ -110,17 +110,14 @@ class WatchChanges:
             events += self._remove(change.name) if isinstance(change, RemoveWatch) else self._ask(change)
         return events
 
-    def take(self, outcome: AcceptedWatch | RefusedWatch) -> list[WatchesChanged]:
-        """Take the server's reply to the new question; return the change, if it is done or refused by that."""
+    def take(self, outcome: EmbeddedQuestion | RefusedQuestion) -> list[WatchesChanged]:
+        """Take the server's reply to a question; return the change, if it is done or refused by that."""
         new = self._new
-        if isinstance(outcome, RefusedWatch):
-            if new is None or new.question != outcome.question:
-                return []
-            self._new = None
-            return [self._event(new.name, new.question, outcome.error)]
-        if new is None or new.question != outcome.embedding.text:
+        if new is None or outcome.key != _key(new.question):
             return []
         self._new = None
+        if isinstance(outcome, RefusedQuestion):
+            return [self._event(new.name, new.question, outcome.error)]
         return self._join(new)
 
     def check_model(self, hello: ServerHello) -> list[WatchesChanged]:
@@ -141,15 +138,15 @@ class WatchChanges:
 
     def other_embeddings(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
         """Return the embeddings that share the tokens with that of the query in force."""
-        embeddings = [
-            self._client.requests.watches.accepted[question].embedding for question in dict.fromkeys(self._questions)
+        questions = dict.fromkeys(self.questions)
+        return [
+            self._client.embeddings[_key(question)].embedding for question in questions if question != embedding.text
         ]
-        return [other for other in embeddings if other.text != embedding.text]
 
     def missing_query(self, query: str) -> str | None:
         """Return the question to ask in place of `query`, if that is of a watch that was removed and nothing else is
         asked."""
-        questions = self._questions
+        questions = self.questions
         if self._watches_only and questions and query not in questions:
             return questions[0]
         return None
@@ -163,10 +160,9 @@ class WatchChanges:
             return [self._event(new.name, new.question, f"a watch is named {new.name!r} already; give another name")]
         if len(self._watches) >= WATCHES_MAX:
             return [self._event(new.name, new.question, MOST_WATCHES)]
-        if new.question in self._client.requests.watches.accepted:
+        if self._client.embed(_key(new.question)) is not None:
             return self._join(new)
         self._new = new
-        self._client.set_watches((*self._questions, new.question))
         return []
 
     def _join(self, new: WatchRules) -> list[WatchesChanged]:
@@ -174,7 +170,6 @@ class WatchChanges:
         assert self._client.hello is not None
         doubt = self._doubt(self._client.hello, new)
         if doubt is not None and not self._forces:
-            self._client.set_watches(self._questions)
             return [self._event(new.name, new.question, MEANS_NOTHING.format(warning=doubt.warning))]
         watch = self._watches.add(replace(new, force=self._forces))
         watch.warning = None if doubt is None else doubt.warning
@@ -197,20 +192,24 @@ class WatchChanges:
     def _forget(self, name: str) -> None:
         self._watches.remove(name)
         self._added_names.discard(name)
-        self._client.set_watches(self._questions)
 
     def _doubt(self, hello: ServerHello, rules: WatchRules) -> Doubt | None:
         """Return the objection to a watch with this model."""
-        unknown_words = self._client.requests.watches.accepted[rules.question].unseen_words
+        unknown_words = self._client.embeddings[_key(rules.question)].unseen_words
         return doubt_about(hello.model_id, hello.known_world, unknown_words, knows_source=self._knows_source)
 
     @property
-    def _questions(self) -> list[str]:
+    def questions(self) -> list[str]:
+        """Questions of the watches, in order."""
         return [watch.options.question for watch in self._watches]
 
     def _event(self, name: str, question: str, error: str | None = None) -> WatchesChanged:
         present = [_standing(watch.options) for watch in self._watches]
         return WatchesChanged(watch=name, watches=present, error=error, question=question)
+
+
+def _key(question: str) -> QuestionKey:
+    return QuestionKey(question, is_check=True)
 
 
 def _standing(rules: WatchRules) -> StandingQuestion:

@@ -16,6 +16,12 @@ from stream.options.schedule import Schedule
 TriggerReason = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
 YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
 
+SIDE = "side"
+"""Trigger of the answer to a side question."""
+
+BESIDE = "beside"
+"""Trigger of a check that was not due, and is made with another watch's packet."""
+
 _URGENCY: dict[TriggerReason, int] = {
     "start": 5, "asked": 4, "cut": 3, "discontinuity": 3, "change": 2, "every": 1, "end": 0,
 }  # fmt: skip

@@ -1,26 +1,19 @@
-"""Clients of an answer server, their turns, and their requests in the slots of the model."""
+"""Clients of an answer server, their turns, and their questions in the slots of the model."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from arr_coc.answer_schema import AnswerSchema
-from arr_coc.types import NS_PER_S
-from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
+from arr_coc.types import NS_PER_S, Question
+from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion
 from stream.answer.request import text_agreement
 from stream.answer.server_statistics import ServerStatistics
 from stream.clock import Clock
 from stream.control import WAIT_MS
-from stream.protocol.messages import (
-    FramePacketMessage,
-    GlancePacketMessage,
-    History,
-    PreviousAnswer,
-    TokenPacketMessage,
-)
+from stream.protocol.messages import FramePacketMessage, GlancePacketMessage, TokenPacketMessage
 from stream.transport import Client, Envelope
 from stream.untrusted import (
     ANSWER_CHARS_MAX,
@@ -46,15 +39,9 @@ GATHER_MS = 1
 
 @dataclass(slots=True)
 class ClientState:
-    """State of one client: its query, the questions of its watches, and the schema of its answers.
+    """State of one client. `penalty` rises with every turn that expired, and falls with those that were used."""
 
-    `penalty` rises with every turn that expired, and falls with those that were used.
-    """
-
-    query: str
-    watches: tuple[str, ...] = ()
     penalty: int = 0
-    schema: AnswerSchema | None = None
 
 
 class ClientTable:
@@ -72,6 +59,9 @@ class ClientTable:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def __contains__(self, client: bytes) -> bool:
+        return client in self._clients
+
     def __iter__(self) -> Iterator[bytes]:
         return iter(tuple(self._clients))
 
@@ -85,22 +75,10 @@ class ClientTable:
         """True if no other client may connect."""
         return len(self._clients) >= CLIENTS_MAX
 
-    def add(self, client: bytes, query: str, watches: tuple[str, ...] = (), schema: AnswerSchema | None = None) -> None:
-        """Add a client, or replace the queries and the schema of an existing one.
-
-        Args:
-            client: routing id of the client.
-            query: question of its answers.
-            watches: questions of its watches.
-            schema: schema of its answers; None for free text.
-        """
-        state = self._clients.get(client)
-        self._clients[client] = ClientState(query, watches, 0 if state is None else state.penalty, schema)
+    def add(self, client: bytes) -> None:
+        """Add a client; an existing one keeps its state."""
+        self._clients.setdefault(client, ClientState())
         self._statistics.clients_are(len(self._clients))
-
-    def get(self, client: bytes) -> ClientState | None:
-        """Return the state of a client; None if it is not connected."""
-        return self._clients.get(client)
 
     def remove(self, client: bytes) -> None:
         """Remove a client; it may be unknown."""
@@ -164,72 +142,37 @@ SAME_MEANING = 'Do these two answers say the same? "{first}" and "{second}"'
 """Question by which answers are compared for their meaning."""
 
 
-@dataclass(slots=True, eq=False)
-class ClientRequest:
-    """Request that is being answered: its number, its packet, the questions about it, and its answer so far.
-
-    `checks`, if any, are evaluated first. `history`, `previous` and `schema` as in ClientQuestion. `compared`: another
-    answer about the packet, with which this one is compared; meanwhile `stats` are those of this one. `began_ns`: when
-    the server began to serve it.
-    """
-
-    client: Client
-    number: int
-    packet: Packet
-    query: str
-    checks: tuple[str, ...]
-    wants_answer: bool
-    history: History = ()
-    previous: PreviousAnswer | None = None
-    schema: AnswerSchema | None = None
-    compared: str | None = None
-    stats: AnswerStats | None = None
-    began_ns: int = 0
-    pieces: list[str] = field(default_factory=list)
-    chars: int = 0
-
-    @property
-    def text(self) -> str:
-        """The answer so far."""
-        return "".join(self.pieces)
-
-    def next_question(self) -> ClientQuestion:
-        """Return the next question."""
-        if self.stats is not None:
-            first, second = (cut_to(text, HISTORY_CHARS_MAX) for text in (self.compared or "", self.text))
-            question = SAME_MEANING.format(first=first, second=second)
-            return ClientQuestion(self.client, self.packet, question, checks=(question,))
-        if self.checks:
-            return ClientQuestion(self.client, self.packet, self.checks[0], checks=self.checks)
-        return ClientQuestion(
-            self.client, self.packet, self.query, history=self.history, previous=self.previous, schema=self.schema
-        )
+def meaning_question(question: ClientQuestion) -> Question:
+    """Return the check whether the answer and the one that it is compared with say the same."""
+    first, second = (cut_to(text, HISTORY_CHARS_MAX) for text in (question.question.compared or "", question.text))
+    text = SAME_MEANING.format(first=first, second=second)
+    return Question(text, checks=(text,))
 
 
 class Replies(Protocol):
-    """Receiver of the results of requests: the server, which sends them on."""
+    """Receiver of the results of questions: the server, which sends them on."""
 
-    def on_scores(self, request: ClientRequest, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
+    def on_scores(self, question: ClientQuestion, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
         """The checks were evaluated."""
         ...
 
-    def on_piece(self, request: ClientRequest, piece: str) -> None:
+    def on_piece(self, question: ClientQuestion, piece: str) -> None:
         """The answer has another piece."""
         ...
 
-    def on_answer(self, request: ClientRequest, stats: AnswerStats) -> None:
+    def on_answer(self, question: ClientQuestion, stats: AnswerStats) -> None:
         """The answer has ended."""
         ...
 
-    def on_failure(self, request: ClientRequest, error: Exception) -> None:
-        """The request failed."""
+    def on_failure(self, question: ClientQuestion, error: Exception) -> None:
+        """The question failed."""
         ...
 
 
 class SlotScheduler:
     """Scheduler of a model's slots: a client holds one from its turn to the end of its answer.
 
-    New requests are encoded and prefilled together, between two steps of the others. `statistics` counts the requests
+    New questions are encoded and prefilled together, between two steps of the others. `statistics` counts the questions
     that are served.
     """
 
@@ -241,9 +184,9 @@ class SlotScheduler:
         self._statistics.slots = model.slots
         self.turns: dict[Client, Turn] = {}
         self._last_turn = 0
-        self._serving: dict[Client, ClientRequest] = {}
-        self._new: list[ClientRequest] = []
-        self._open: dict[ClientQuestion, ClientRequest] = {}
+        self._serving: dict[Client, ClientQuestion] = {}
+        self._new: list[ClientQuestion] = []
+        self._open: set[ClientQuestion] = set()
         self._step_questions: Sequence[ClientQuestion] = ()
 
     @property
@@ -283,27 +226,27 @@ class SlotScheduler:
         self._model.hold(client)
         return turn
 
-    def begin(self, request: ClientRequest) -> None:
-        """Queue the request that a client has made in its turn."""
-        del self.turns[request.client]
-        request.began_ns = self._statistics.turn_began()
-        self._serving[request.client] = request
-        self._new.append(request)
+    def begin(self, question: ClientQuestion) -> None:
+        """Queue the question that a client has asked in its turn."""
+        del self.turns[question.client]
+        question.began_ns = self._statistics.turn_began()
+        self._serving[question.client] = question
+        self._new.append(question)
 
     def release(self, client: Client, *, failed: bool = False) -> None:
-        """Release a client's turn, request and slot, if it has any."""
+        """Release a client's turn, question and slot, if it has any."""
         turn = self.turns.pop(client, None)
-        request = self._serving.pop(client, None)
-        if turn is None and request is None:
+        question = self._serving.pop(client, None)
+        if turn is None and question is None:
             return
-        if request is not None:
-            self._new = [other for other in self._new if other is not request]
-            self._open = {question: other for question, other in self._open.items() if other is not request}
-            self._statistics.turn_ended(request.began_ns, failed=failed)
+        if question is not None:
+            self._new = [other for other in self._new if other is not question]
+            self._open.discard(question)
+            self._statistics.turn_ended(question.began_ns, failed=failed)
         self._model.release(client)
 
     def advance(self) -> None:
-        """Report the results of the last step, and make the next one: begin new requests, unless others are to begin
+        """Report the results of the last step, and make the next one: begin new questions, unless others are to begin
         with them, or decode the next token of every answer.
 
         A step is reported after the clients' messages are received, so that no client gets more of an answer that it
@@ -311,62 +254,60 @@ class SlotScheduler:
         """
         step_questions = self._step_questions
         self._step_questions = ()
-        self._report(step_questions)
+        for question in step_questions:
+            if question in self._open:
+                self._take_piece(question)
+            if question.ended and question in self._open:  # not if its client was dropped meanwhile
+                self._open.discard(question)
+                self._end(question)
         if self._new and not self._is_gathering:
-            requests = self._new
+            self._step_questions = self._new
             self._new = []
-            questions = {request.next_question(): request for request in requests}
-            self._open |= questions
-            self._step_questions = list(questions)
+            self._open.update(self._step_questions)
             self._model.ask(self._step_questions)
         elif self._open:
             self._step_questions = self._model.step()
 
-    def _report(self, questions: Sequence[ClientQuestion]) -> None:
-        """Report the results of questions. A client that cannot be reached is dropped, and its request with it."""
-        for question in questions:
-            request = self._open.get(question)
-            if request is not None:
-                self._take_piece(question, request)
-            if question.ended and self._open.pop(question, None) is request and request is not None:
-                self._end(question, request)
-
-    def _take_piece(self, question: ClientQuestion, request: ClientRequest) -> None:
-        piece = question.piece[: ANSWER_CHARS_MAX - request.chars]
+    def _take_piece(self, question: ClientQuestion) -> None:
+        piece = question.piece[: ANSWER_CHARS_MAX - question.chars]
         if not piece:
             return
-        request.chars += len(piece)
-        request.pieces.append(piece)
-        if request.chars >= ANSWER_CHARS_MAX and not question.ended:
+        question.chars += len(piece)
+        question.pieces.append(piece)
+        if question.chars >= ANSWER_CHARS_MAX and not question.ended:
             self._model.finish(question)
-        if len(request.pieces) <= PIECES_MAX:
-            self._replies.on_piece(request, piece)
+        if len(question.pieces) <= PIECES_MAX:
+            self._replies.on_piece(question, piece)
 
-    def _end(self, question: ClientQuestion, request: ClientRequest) -> None:
+    def _end(self, question: ClientQuestion) -> None:
+        """Report the end of a part, and go on with the next part if there is one."""
+        stats = question.stats
         if question.error is not None:
-            self.release(request.client, failed=True)
-            self._replies.on_failure(request, question.error)
+            self.release(question.client, failed=True)
+            self._replies.on_failure(question, question.error)
             return
-        assert question.stats is not None
-        if request.stats is not None:
+        assert stats is not None
+        if question.answer_stats is not None:
             ((yes, mass),) = question.scores
-            stats = replace(request.stats, same=yes * mass, flops=request.stats.flops + question.stats.flops)
-            self.release(request.client)
-            self._replies.on_answer(request, stats)
-            return
-        if not question.checks:
-            if request.compared is not None and not text_agreement(request.compared, request.text).same:
-                request.stats = question.stats
-                self._new.append(request)
-                return
-            self.release(request.client)
-            self._replies.on_answer(request, question.stats)
-            return
-        self._replies.on_scores(request, question.scores, question.stats)
-        if self._serving.get(request.client) is not request:
-            return
-        if request.wants_answer:
-            request.checks = ()
-            self._new.append(request)
+            answer_stats = question.answer_stats
+            self.release(question.client)
+            work = replace(answer_stats.work, flops=answer_stats.work.flops + stats.work.flops)
+            self._replies.on_answer(question, replace(answer_stats, work=work, same=yes * mass))
+        elif question.part.checks:
+            self._replies.on_scores(question, question.scores, stats)
+            if self._serving.get(question.client) is not question:
+                return  # its client is gone
+            if question.question.wants_answer:
+                self._go_on(question, replace(question.question, checks=()))
+            else:
+                self.release(question.client)
+        elif (compared := question.question.compared) is not None and not text_agreement(compared, question.text).same:
+            question.answer_stats = stats
+            self._go_on(question, meaning_question(question))
         else:
-            self.release(request.client)
+            self.release(question.client)
+            self._replies.on_answer(question, stats)
+
+    def _go_on(self, question: ClientQuestion, part: Question) -> None:
+        question.ask(part)
+        self._new.append(question)

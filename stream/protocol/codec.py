@@ -25,6 +25,7 @@ from arr_coc.types import (
     FramePacket,
     FrameStamp,
     QueryEmbedding,
+    Question,
     TileGrid,
     TokenPacket,
 )
@@ -33,15 +34,14 @@ from stream.protocol.messages import (
     AnswerReply,
     ArraySpec,
     EarlierFrame,
+    Embedded,
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
     IdlePacketMessage,
     Message,
     PixelPlace,
-    QueryAccepted,
     TokenPacketMessage,
-    WatchAccepted,
     YesNoReply,
     check_bounds,
 )
@@ -84,9 +84,8 @@ def token_message(
     answer: int,
     turn: int,
     packet: TokenPacket,
+    question: Question,
     *,
-    wants_answer: bool = True,
-    checks: tuple[str, ...] = (),
     pixels_at: PixelPlace | None = None,
     earlier_packets: Sequence[TokenPacket] = (),
 ) -> tuple[TokenPacketMessage, list[Array]]:
@@ -96,8 +95,7 @@ def token_message(
         answer: number of the request.
         turn: number of the turn that is used.
         packet: packet of the newest frame.
-        wants_answer: whether an answer is generated after the checks.
-        checks: questions of watches to evaluate.
+        question: question about it.
         pixels_at: place of the pixels of all packets on a device; None makes them a part of the message.
         earlier_packets: packets before `packet` in its group of pictures that the server lacks, in order.
 
@@ -107,16 +105,14 @@ def token_message(
         `earlier_packets` first.
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
-    message = TokenPacketMessage(
-        answer=answer, wants_answer=wants_answer, checks=checks, overview=packet.overview, **fields
-    )
-    return message, arrays
+    return TokenPacketMessage(answer=answer, question=question, overview=packet.overview, **fields), arrays
 
 
 def glance_message(
     glance: int,
     turn: int,
     packet: TokenPacket,
+    text: str,
     *,
     pixels_at: PixelPlace | None = None,
     earlier_packets: Sequence[TokenPacket] = (),
@@ -127,6 +123,7 @@ def glance_message(
         glance: number of the glance.
         turn: number of the turn that is used.
         packet: overview of a frame, or the new tokens of a frame of a group.
+        text: text of the question.
         pixels_at: as in `token_message`.
         earlier_packets: as in `token_message`.
 
@@ -134,7 +131,7 @@ def glance_message(
         The message and its parts, as in `token_message`.
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
-    return GlancePacketMessage(glance=glance, **fields), arrays
+    return GlancePacketMessage(glance=glance, text=text, **fields), arrays
 
 
 def idle_message(
@@ -288,10 +285,9 @@ def frame_message(
     answer: int,
     turn: int,
     packet: FramePacket,
+    question: Question,
     *,
     in_snapshot: bool,
-    wants_answer: bool = True,
-    checks: tuple[str, ...] = (),
 ) -> tuple[FramePacketMessage, list[Array]]:
     """Return a FramePacket as message and parts.
 
@@ -299,9 +295,8 @@ def frame_message(
         answer: number of the request.
         turn: number of the turn that is used.
         packet: packet of the full frame.
+        question: question about it.
         in_snapshot: whether the image is in shared memory and no part of the message.
-        wants_answer: whether an answer is generated after the checks.
-        checks: questions of watches to evaluate.
 
     Returns:
         The message; and its parts: regions int32 [K, 3], relevance float32 [gh, gw], and image uint8 [H, W, 3] unless
@@ -312,11 +307,10 @@ def frame_message(
     message = FramePacketMessage(
         answer=answer,
         turn=turn,
+        question=question,
         stamp=packet.stamp,
         grid=packet.grid,
         in_snapshot=in_snapshot,
-        wants_answer=wants_answer,
-        checks=checks,
         arrays=specs,
     )
     return message, arrays
@@ -348,13 +342,13 @@ def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: A
     return FramePacket(message.stamp, grid, regions, scores, snapshot)
 
 
-def embedding_of(message: QueryAccepted | WatchAccepted, parts: Sequence[Part]) -> QueryEmbedding:
-    """Return the embedding of the query in force, or of a watch's question."""
+def embedding_of(message: Embedded, parts: Sequence[Part]) -> QueryEmbedding:
+    """Return the embedding of a question's text."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
     if not tokens.size:
         raise TransportError("the embedding of a question holds nothing")
     _check_finite(type(message).__name__, tokens)
-    return QueryEmbedding(message.query, tokens, message.model_id)
+    return QueryEmbedding(message.text, tokens, message.model_id)
 
 
 def feedback_arrays(feedback: Feedback | None) -> list[Array]:

@@ -13,10 +13,11 @@ from msgspec import Meta
 
 from arr_coc.errors import counted
 from arr_coc.schema_reader import SCHEMA_BYTES_MAX
-from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, TileGrid
+from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, Question, TileGrid, Work
 from stream.errors import TransportError
 from stream.media import MediaSegment, SkippedItem
 from stream.untrusted import (
+    ANSWER_CHARS_MAX,
     ARRAYS_MAX,
     CLIENTS_MAX,
     COUNT_MAX,
@@ -26,8 +27,12 @@ from stream.untrusted import (
     HISTORY_CHARS_MAX,
     HISTORY_MAX,
     LONG_SIDE_PX_MAX,
+    MS_MAX,
+    NAME_CHARS_MAX,
+    QUERY_LIMIT_CHARS,
     SIDE_PX_MAX,
     TIME_NS_MAX,
+    WATCH_CHARS_MAX,
     WATCHES_MAX,
     WEIGHTS_BYTES_MAX,
     Count,
@@ -39,13 +44,11 @@ from stream.untrusted import (
     Reason,
     Settings,
     Share,
-    TimeNs,
-    WatchQuestion,
     Weights,
     Words,
 )
 
-PROTOCOL = 17
+PROTOCOL = 18
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -161,29 +164,7 @@ class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
     superseded: Count = 0
 
 
-class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """Earlier answer about this stream, with the media time of its frame."""
-
-    media_ns: TimeNs
-    text: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)]
-
-
 ExtentSide = Annotated[float, Meta(gt=0, le=LONG_SIDE_PX_MAX)]
-
-History: TypeAlias = Annotated[tuple[PastAnswer, ...], Meta(max_length=HISTORY_MAX)]
-"""Earlier answers, oldest first."""
-
-
-class PreviousAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """Last answer to `query`: `text` is the answer again if its probability is `same_above` or more."""
-
-    query: Query
-    text: Words
-    same_above: Share
-
-
-WatchQuestions: TypeAlias = Annotated[tuple[WatchQuestion, ...], Meta(max_length=WATCHES_MAX)]
-"""Yes/no questions of watches."""
 
 
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
@@ -191,38 +172,33 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     `place`, the superseded tokens.
 
     `pixels_at`: place of the pixels on a device, in which case they are no part. The first `overview` regions are an
-    overview of the frame. `checks`: questions of the client's watches that are evaluated with it; without
-    `wants_answer` they are the only ones. `place`: of the frame in a group of pictures in the server's memory;
-    `earlier`: frames before it in that group which the server lacks, in order, whose regions come first in each part.
-    `history` precedes the question; `previous` is scored before a new answer, unless the question has changed. With
-    `free_text` the answer has no schema, whatever the client's answers have.
+    overview of the frame. `place`: of the frame in a group of pictures in the server's memory; `earlier`: frames before
+    it in that group which the server lacks, in order, whose regions come first in each part.
     """
 
     answer: Count
     turn: Count
+    question: Question
     stamp: FrameStamp
     grid: TileGrid
-    wants_answer: bool = True
-    checks: WatchQuestions = ()
     overview: Count = 0
     pixels_at: PixelPlace | None = None
     place: GroupPlace | None = None
     earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
-    history: History = ()
-    previous: PreviousAnswer | None = None
-    free_text: bool = False
 
 
 class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
     """Client to answer server, for the credit of `turn`: a TokenPacket with an overview of a frame only.
 
-    The model reads it with the query, and reports its attention. Parts and `pixels_at` are as in TokenPacketMessage.
-    With a `place` in a group of pictures it is no overview: the model looks at the group with the new tokens of this
-    frame, if any, and `earlier` is as in TokenPacketMessage. The turn continues: its packet follows the reply.
+    The model reads it with the question's text, and reports its attention. Parts and `pixels_at` are as in
+    TokenPacketMessage. With a `place` in a group of pictures it is no overview: the model looks at the group with the
+    new tokens of this frame, if any, and `earlier` is as in TokenPacketMessage. The turn continues: its packet follows
+    the reply.
     """
 
     glance: Count
     turn: Count
+    text: Query
     stamp: FrameStamp
     grid: TileGrid
     pixels_at: PixelPlace | None = None
@@ -233,45 +209,34 @@ class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
 class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     """Client to answer server, for the credit of `turn`: a FramePacket.
 
-    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer`, `checks`, `history` and
-    `previous` and `free_text` as in TokenPacketMessage. `compared`: another answer about the frame; unless the words
-    are the same, the model is asked whether both say the same, and the reply's `same` is the probability of that.
+    Parts: regions, relevance, and the image unless it lies in the snapshot.
     """
 
     answer: Count
     turn: Count
+    question: Question
     stamp: FrameStamp
     grid: TileGrid
     in_snapshot: bool
-    wants_answer: bool = True
-    checks: WatchQuestions = ()
-    history: History = ()
-    previous: PreviousAnswer | None = None
-    free_text: bool = False
-    compared: Words | None = None
 
 
 class Connect(Message, frozen=True, tag="connect"):
-    """Client to answer server: start of a connection, with this query, and packets for `encode`.
+    """Client to answer server: start of a connection.
 
-    `protocol`: PROTOCOL of the sender; `watches`: yes/no questions, each once; `pixels_at`: possible place of pixels
-    that stay on their device; `schema`: schema of the answers, as `arr_coc.answer_schema.AnswerSchema` has it.
+    `protocol`: PROTOCOL of the sender; `pixels_at`: possible place of pixels that stay on their device.
     """
 
-    query: Query
-    encode: Name = "sparse"
-    watches: WatchQuestions = ()
     protocol: Count = PROTOCOL
     pixels_at: PixelPlace | None = None
-    schema: Annotated[str, Meta(max_length=SCHEMA_BYTES_MAX)] | None = None
 
 
 class ServerHello(Message, frozen=True, tag="server_hello"):
     """Answer server to client: the model is ready.
 
-    `allocator`: weights of its trained allocator, as packed by `arr_coc.layer_weights`; empty without one.
-    `can_glance`: it can look at an overview; `attention_readable`: it could, with a suitable `encode`.
-    `provenance`: model and settings on which answers depend, as encoded by `stream.recording.identity`.
+    `encode`: the only encoding of packets that it takes; empty if it takes any. `allocator`: weights of its trained
+    allocator, as packed by `arr_coc.layer_weights`; empty without one. `can_glance`: it can look at an overview;
+    `attention_readable`: it could, with a suitable `encode`. `provenance`: model and settings on which answers depend,
+    as encoded by `stream.recording.identity`.
     `takes_device_pixels`: pixels may stay at the client's place; `pixels_refused`: why they may not, unless because of
     the model's device. `memory_tokens`: limit of a group's visual tokens; 0 without visual memory. `notice`: a message
     about the model for the user. `reads_ahead`: it takes idle packets.
@@ -280,6 +245,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     model_id: Name
     knows_levels: bool
     known_world: Name | None
+    encode: Name = ""
     allocator: Weights = b""
     can_glance: bool = False
     provenance: Settings = ""
@@ -292,42 +258,31 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     notice: Reason = ""
 
 
-class SetQuery(Message, frozen=True, tag="set_query"):
-    """Client to answer server: the query from the next packet on."""
+class Embed(Message, frozen=True, tag="embed"):
+    """Client to answer server: request for the embedding of a question's `text`, which it asks later.
 
-    query: Query
-
-
-class SetWatches(Message, frozen=True, tag="set_watches"):
-    """Client to answer server: the questions of its watches from the next packet on. The server replies to each new
-    one with a WatchAccepted, and forgets those that are left out."""
-
-    watches: WatchQuestions
-
-
-class QueryAccepted(Message, frozen=True, tag="query_accepted"):
-    """Answer server to client: the query in force, or why `query` was refused.
-
-    Part, unless refused: the query's token embeddings, float32 [Lq, D].
+    `is_check`: it is a yes/no question; `schema`: answers to it have this schema.
     """
 
-    query: Query
-    model_id: Name
-    error: Reason | None = None
+    text: Query
+    is_check: bool = False
+    schema: Annotated[str, Meta(max_length=SCHEMA_BYTES_MAX)] | None = None
 
 
-class WatchAccepted(Message, frozen=True, tag="watch_accepted"):
-    """Answer server to client, after its hello and before it accepts the query, or after a SetWatches: a question of a
-    watch can be evaluated, or why one of a SetWatches was refused.
+class Embedded(Message, frozen=True, tag="embedded"):
+    """Answer server to client: the reply to an Embed, with its `text` and `is_check`. Part, unless refused: the text's
+    token embeddings, float32 [Lq, D].
 
-    `unseen_words`: first words of it that a model of a small world has never seen. Part, unless refused: its token
-    embeddings, float32 [Lq, D].
+    `unseen_words`: first words of a check that a model of a small world has never seen. `error` names the class of the
+    exception for which the question cannot be asked, and `reason` is its text.
     """
 
-    query: WatchQuestion
+    text: Query
+    is_check: bool
     model_id: Name
     unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
-    error: Reason | None = None
+    error: Name | None = None
+    reason: Reason = ""
 
 
 class TurnRequest(Message, frozen=True, tag="turn_request"):
@@ -440,40 +395,23 @@ class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
 
     answer: Count
     scores: Annotated[tuple[CheckScore, ...], Meta(max_length=WATCHES_MAX)]
-    tokens_used: Count
-    encode_ms: DurationMs
-    prefill_ms: DurationMs
-    kept_bytes: Count = 0
+    work: Work
     feedback_stamp: FrameStamp | None = None
     notice: Reason = ""
 
 
 class AnswerReply(Message, frozen=True, tag="answer_reply"):
-    """Answer server to client: the whole answer to `query`.
+    """Answer server to client: a whole answer, and its work.
 
     Parts: regions, attention and similarity of its feedback, if any, and components of the embeddings, for an allocator
-    that reads them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time), of which the model keeps
-    `kept_bytes`. `flops` and the tokens of the visual memory are as in `stream.events.AnswerPoint`. `same`: probability
-    of the request's `previous` answer, if that was scored. `extent`: width and height of the frame, without padding, in
-    the coordinates of places in the text; None if it can have none. `notice`: a message for the user.
+    that reads them. `same`: probability of the request's `previous` answer, if that was scored. `extent`: width and
+    height of the frame, without padding, in the coordinates of places in the text; None if it can have none. `notice`:
+    a message for the user.
     """
 
     answer: Count
-    query: Query
     text: Words
-    tokens_used: Count
-    text_tokens: Count
-    encode_ms: DurationMs
-    prefill_ms: DurationMs
-    decode_ms: DurationMs
-    frames: Count = 1
-    oldest_frame_ns: TimeNs | None = None
-    kept_bytes: Count = 0
-    flops: Count = 0
-    full_flops: Count = 0
-    prefilled_tokens: Count = 0
-    appended_tokens: Count = 0
-    memory_tokens: Count = 0
+    work: Work
     same: Share | None = None
     extent: tuple[ExtentSide, ExtentSide] | None = None
     feedback_stamp: FrameStamp | None = None
@@ -481,17 +419,13 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 
 
 class GlanceReply(Message, frozen=True, tag="glance_reply"):
-    """Answer server to client: the model's attention to an overview for `query`. The client still has its turn.
+    """Answer server to client: the model's attention to an overview. The client still has its turn.
 
-    Parts: the feedback, as in AnswerReply. `flops`: operations of the glance.
+    Parts: the feedback, as in AnswerReply.
     """
 
     glance: Count
-    query: Query
-    tokens_used: Count
-    encode_ms: DurationMs
-    prefill_ms: DurationMs
-    flops: Count = 0
+    work: Work
     feedback_stamp: FrameStamp | None = None
 
 
@@ -522,10 +456,8 @@ AnyMessage: TypeAlias = (
     | FramePacketMessage
     | Connect
     | ServerHello
-    | SetQuery
-    | SetWatches
-    | QueryAccepted
-    | WatchAccepted
+    | Embed
+    | Embedded
     | TurnRequest
     | TurnGrant
     | IdleRequest
@@ -579,6 +511,10 @@ def check_bounds(message: Message) -> None:
             _check_stamp(frame.stamp)
     elif isinstance(message, (TurnGrant, IdleGrant, IdleReply)):
         _check_place(message.kept)
+    if isinstance(message, (TokenPacketMessage, FramePacketMessage)):
+        _check_question(message.question)
+    if isinstance(message, (YesNoReply, AnswerReply, GlanceReply)):
+        _check_work(message.work)
     grid: Any = getattr(message, "grid", None)
     if grid is not None:
         fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
@@ -588,6 +524,40 @@ def check_bounds(message: Message) -> None:
             expected = None
         if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
             raise TransportError(f"{grid} is not the tile grid of its picture size")
+
+
+def _check_work(work: Work) -> None:
+    counts = (
+        *(work.tokens_used, work.text_tokens, work.frames, work.kept_bytes, work.flops, work.full_flops),
+        *(work.prefilled_tokens, work.appended_tokens, work.memory_tokens),
+    )
+    times_ms = (work.encode_ms, work.prefill_ms, work.decode_ms)
+    if not all(0 <= count <= COUNT_MAX for count in counts) or not all(0 <= ms <= MS_MAX for ms in times_ms):
+        raise TransportError(f"{work} exceeds the limits of messages")
+    if work.oldest_frame_ns is not None and abs(work.oldest_frame_ns) > TIME_NS_MAX:
+        raise TransportError(f"{work} has a frame at no time")
+
+
+def _check_question(question: Question) -> None:
+    previous = question.previous
+    texts: list[tuple[str, int]] = [
+        (question.text, QUERY_LIMIT_CHARS),
+        *((check, WATCH_CHARS_MAX) for check in question.checks),
+        *((answer.text, HISTORY_CHARS_MAX) for answer in question.history),
+        ("" if previous is None else previous.text, ANSWER_CHARS_MAX),
+        (question.schema or "", SCHEMA_BYTES_MAX),
+        (question.compared or "", ANSWER_CHARS_MAX),
+        (question.encode, NAME_CHARS_MAX),
+    ]
+    fits = (
+        len(question.checks) <= WATCHES_MAX
+        and len(set(question.checks)) == len(question.checks)
+        and len(question.history) <= HISTORY_MAX
+        and all(abs(answer.media_ns) <= TIME_NS_MAX for answer in question.history)
+        and (previous is None or 0 <= previous.same_above <= 1)
+    )
+    if not fits or any(len(text) > chars for text, chars in texts):
+        raise TransportError("a question exceeds the limits of messages, or has a check twice")
 
 
 def _check_stamp(stamp: FrameStamp) -> None:

@@ -64,7 +64,7 @@ class SentMessage(_Record, frozen=True, tag="sent"):
 
 
 class ReceivedMessage(_Record, frozen=True, tag="received"):
-    """Message from the answer stage: its greeting, the query in force, an answer or check with its feedback."""
+    """Message from the answer stage: its greeting, an answer or check with its feedback."""
 
     message: AnyMessage
     parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()

@@ -32,6 +32,8 @@ from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerDelta,
     AnyMessage,
+    Embed,
+    Embedded,
     FramePacketMessage,
     IdleGrant,
     IdlePass,
@@ -63,7 +65,7 @@ CLOSE_LIMIT_S = 5.0
 RECORDING_ENDED = "recording-ended"
 """Code of the notice that a recording ended before its run."""
 
-WITHOUT_NEWS = (TurnRequest, TurnGrant, IdleRequest, IdleGrant, IdlePass, AnswerDelta, KeepAlive)
+WITHOUT_NEWS = (Embed, Embedded, TurnRequest, TurnGrant, IdleRequest, IdleGrant, IdlePass, AnswerDelta, KeepAlive)
 """Messages that no answer depends on; an answer's text is in its last message too."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
@@ -75,8 +77,9 @@ log = logging.getLogger(__name__)
 class Recorder:
     """Writer of a run's messages and events. Thread-safe; only `close` waits.
 
-    Nothing is written before the model's greeting, so a run that fails to load a model leaves no recording. If the disk
-    is full, slow or gone, the recording ends at a whole record and the run continues: see `take_notice`.
+    Nothing is written before `begin`, so a run whose model cannot be loaded, or not be asked its questions, leaves no
+    recording. If the disk is full, slow or gone, the recording ends at a whole record and the run continues: see
+    `take_notice`.
     """
 
     def __init__(self, folder: str | Path, source: str, *, live: bool = False) -> None:
@@ -84,13 +87,19 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[MakeRecord, int]] = deque()
         self._waiting_bytes = 0
-        self._has_server = self._over = self._closed = False
+        self._has_begun = self._over = self._closed = False
         self._notice: Notice | None = None
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         session = SessionStarted(version("arr-coc-stream"), source, now, live=live)
         self._put(lambda: session)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
+
+    def begin(self) -> None:
+        """Write what was recorded so far and what follows: the model can be asked."""
+        with self._changed:
+            self._has_begun = True
+            self._changed.notify()
 
     def event(self, event: Event) -> None:
         """Record an event, except for pieces of text, which the answer contains, pictures of a frame, and video of
@@ -108,7 +117,6 @@ class Recorder:
 
     def received(self, message: Message, arrays: Arrays) -> None:
         """Record a message from the answer stage."""
-        self._has_server = self._has_server or isinstance(message, ServerHello)
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: ReceivedMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
@@ -176,7 +184,7 @@ class Recorder:
     def _next(self) -> MakeRecord | None:
         """Wait for the next record; return None at the end."""
         with self._changed:
-            while not self._waiting or not self._has_server:
+            while not self._waiting or not self._has_begun:
                 if self._over:
                     return None
                 self._changed.wait()
@@ -199,7 +207,10 @@ class LinkRecorder:
             self._snapshot = SharedFrameReader(snapshot.descriptor)
 
     def observe_sent(self, message: Message, arrays: Arrays) -> None:
-        """Record a message that was sent. The image in shared memory is copied, because the next one replaces it."""
+        """Record a message that was sent; the first request for a turn begins the recording. The image in shared memory
+        is copied, because the next one replaces it."""
+        if isinstance(message, TurnRequest):
+            self._recorder.begin()
         if isinstance(message, WITHOUT_NEWS):
             return
         if isinstance(message, FramePacketMessage) and message.in_snapshot:

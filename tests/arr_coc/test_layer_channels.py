@@ -20,7 +20,7 @@ from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.history import EMBEDDING, QUESTION
-from arr_coc.types import Feedback
+from arr_coc.types import Feedback, Work
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.config import AllocateConfig, AnswerConfig, Config
 from stream.protocol.codec import feedback_arrays, feedback_of, specs_of
@@ -138,18 +138,7 @@ def allocator_of(folder: Path, **allocate: object) -> StreamAllocator:
 def after_transfer(feedback: Feedback) -> Feedback:
     """Packet that the other side of a connection gets."""
     arrays = feedback_arrays(feedback)
-    reply = AnswerReply(
-        answer=0,
-        query=QUERY,
-        text="",
-        tokens_used=0,
-        text_tokens=0,
-        encode_ms=0.0,
-        prefill_ms=0.0,
-        decode_ms=0.0,
-        feedback_stamp=feedback.stamp,
-        arrays=specs_of(*arrays),
-    )
+    reply = AnswerReply(answer=0, text="", work=Work(0), feedback_stamp=feedback.stamp, arrays=specs_of(*arrays))
     received = decode(encode(reply))
     assert isinstance(received, AnswerReply)
     result = feedback_of(received, [array.tobytes() for array in arrays])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket, Work
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped, pack_event, unpack_event
 from stream.media import SkippedItem
@@ -33,15 +33,15 @@ from stream.protocol.messages import (
     AnswerReply,
     Connect,
     Disconnect,
+    Embed,
+    Embedded,
     End,
     FrameCaptured,
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
     Message,
-    QueryAccepted,
     ServerHello,
-    SetQuery,
     SourceLost,
     TextureUpdated,
     TokenPacketMessage,
@@ -63,7 +63,7 @@ from stream.recording.format import (
 from stream.recording.journal import Journal, JournalGlance
 from stream.recording.log import frame_record
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
-from tests.support.events import answer, frame, glance, summary
+from tests.support.events import QUESTION, answer, frame, glance, summary
 from tests.support.faults import many
 from tests.support.network import LIMIT_S
 from tests.support.served_answers import ServedAnswers
@@ -84,34 +84,26 @@ FEEDBACK = Feedback(STAMP, REGIONS, SCORES, SCORES)
 
 ANSWERED = AnswerReply(
     answer=1,
-    query="What?",
     text="a red circle",
-    tokens_used=2,
-    text_tokens=4,
-    encode_ms=1.0,
-    prefill_ms=2.0,
-    decode_ms=3.0,
+    work=Work(2, 4, 1.0, 2.0, 3.0),
     feedback_stamp=STAMP,
     arrays=specs_of(*feedback_arrays(FEEDBACK)),
 )
 GLANCED = GlanceReply(
     glance=1,
-    query="What?",
-    tokens_used=2,
-    encode_ms=1.0,
-    prefill_ms=2.0,
+    work=Work(2, encode_ms=1.0, prefill_ms=2.0),
     feedback_stamp=STAMP,
     arrays=specs_of(*feedback_arrays(FEEDBACK)),
 )
-ASKING = QueryAccepted(query="What?", model_id="fake", arrays=specs_of(np.zeros((2, 8), np.float32)))
+ASKING = Embedded(text="What?", is_check=False, model_id="fake", arrays=specs_of(np.zeros((2, 8), np.float32)))
 PLAIN: list[Message] = [
     FrameCaptured(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
     TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, cut_score=0.75),
     End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
     SourceLost(frame_index=3, media_ns=5, reason="gone"),
     ServerHello(model_id="m", knows_levels=True, known_world=None),
-    Connect(query="What?"),
-    SetQuery(query="Who?"),
+    Connect(),
+    Embed(text="Who?"),
     TurnGrant(turn=3),
     AnswerDelta(answer=2, text="a red circle ▲"),
 ]
@@ -133,9 +125,9 @@ def sent(message: Message, arrays: list[np.ndarray]) -> list[bytes]:
 
 
 WITH_PARTS: list[list[bytes]] = [
-    sent(*token_message(2, 1, PACKET)),
-    sent(*glance_message(2, 1, PACKET)),
-    sent(*frame_message(2, 1, WHOLE, in_snapshot=False)),
+    sent(*token_message(2, 1, PACKET, QUESTION)),
+    sent(*glance_message(2, 1, PACKET, "what?")),
+    sent(*frame_message(2, 1, WHOLE, QUESTION, in_snapshot=False)),
     sent(ANSWERED, feedback_arrays(FEEDBACK)),
     sent(GLANCED, feedback_arrays(FEEDBACK)),
     sent(ASKING, [np.zeros((2, 8), np.float32)]),
@@ -170,7 +162,7 @@ def unpack(message: Message, parts: list[bytes]) -> None:
         frame_packet(message, parts)
     elif isinstance(message, (AnswerReply, GlanceReply)):
         feedback_of(message, parts)
-    elif isinstance(message, QueryAccepted):
+    elif isinstance(message, Embedded):
         embedding_of(message, parts)
 
 
@@ -229,13 +221,13 @@ def _packed(pair: tuple[Message, list[np.ndarray]]) -> tuple[Message, tuple[byte
 def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: int) -> None:
     """Damage below the checksums is reported and left out; damage behind them, written by a program, is refused."""
     encoder = msgspec.msgpack.Encoder()
-    message, arrays = token_message(2, 1, PACKET)
-    frame_part, image = frame_message(2, 1, WHOLE, in_snapshot=False)
+    message, arrays = token_message(2, 1, PACKET, QUESTION)
+    frame_part, image = frame_message(2, 1, WHOLE, QUESTION, in_snapshot=False)
     records = [
         SessionStarted("0.1.0", "x", "now"),
         SentMessage(message, compress_arrays(arrays)),
         SentMessage(frame_part, compress_arrays(image)),
-        SentMessage(*_packed(glance_message(2, 1, PACKET))),
+        SentMessage(*_packed(glance_message(2, 1, PACKET, "what?"))),
         ReceivedMessage(ANSWERED),
         ReceivedMessage(GLANCED, compress_arrays(feedback_arrays(FEEDBACK))),
     ]
@@ -300,7 +292,7 @@ def answered(link: Link, number: int) -> str:
     link.send(TurnRequest())
     turn = until(link, TurnGrant)
     assert isinstance(turn, TurnGrant)
-    link.send(*token_message(number, turn.turn, PACKET))
+    link.send(*token_message(number, turn.turn, PACKET, QUESTION))
     reply = until(link, AnswerReply)
     assert isinstance(reply, AnswerReply)
     assert reply.answer == number
@@ -312,8 +304,8 @@ def test_a_garbage_client_does_not_disturb_a_good_one(endpoint: str, count: int)
     with ExitStack() as stack:
         served = ServedAnswers(stack, endpoint)
         good = served.client()
-        good.send(Connect(query="What?"))
-        until(good, QueryAccepted)
+        good.send(Connect())
+        until(good, ServerHello)
         bad = served.raw()
         seeds = [encode(message) for message in PLAIN] + [part for parts in WITH_PARTS for part in parts]
         rng = random.Random(3)
@@ -337,8 +329,8 @@ def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> N
         endpoint = ipc_endpoint(stack.enter_context(private_directory()))
         served = ServedAnswers(stack, endpoint)
         good = served.client()
-        good.send(Connect(query="What?"))
-        until(good, QueryAccepted)
+        good.send(Connect())
+        until(good, ServerHello)
         stop = threading.Event()
 
         def talk() -> None:

@@ -11,16 +11,16 @@ import zmq
 from stream.errors import TransportError
 from stream.protocol.messages import (
     Connect,
+    Embed,
     FramePacketMessage,
     GlancePacketMessage,
-    SetQuery,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
     decode,
     encode,
 )
-from tests.hostile.lies import Sent, answered, glanced, greeting
+from tests.hostile.lies import Sent, answered, embedded, glanced, greeting
 from tests.support.network import LIMIT_S
 
 Say = Callable[[int], Sequence[Sent]]
@@ -70,9 +70,9 @@ class Liar:
     def _reply(self, head: bytes) -> Iterator[Sent]:
         message = decode(head)
         if isinstance(message, Connect):
-            yield from greeting(message.query, can_glance=self._look is not None)
-        elif isinstance(message, SetQuery):
-            yield greeting(message.query)[1]
+            yield greeting(can_glance=self._look is not None)
+        elif isinstance(message, Embed):
+            yield embedded(message.text, is_check=message.is_check)
         elif isinstance(message, TurnRequest):
             yield [encode(TurnGrant(turn=self.packets + self.overviews + 1))]
         elif isinstance(message, GlancePacketMessage):

@@ -9,15 +9,16 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from arr_coc.types import Work
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     CheckScore,
+    Embedded,
     ErrorReply,
     GlanceReply,
     KeepAlive,
-    QueryAccepted,
     ServerHello,
     TurnExpired,
     TurnGrant,
@@ -29,7 +30,7 @@ from tests.hostile.nasty import NASTY
 Sent: TypeAlias = list[bytes]
 """A message as its parts."""
 
-FIGURES = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
+WORK = Work(1, 1, 1.0, 1.0, 1.0)
 HUGE = 40_000_000
 
 NUMBERS: tuple[Any, ...] = (-1, 2**63 - 1, 2**64 - 1, 1e308, float("nan"), float("inf"), "1", None, [], True)
@@ -40,26 +41,30 @@ def fields_of(parts: Sent) -> dict[str, Any]:
     return fields
 
 
-def answered(number: int, query: str = "What?", text: str = "well") -> Sent:
-    return [encode(AnswerReply(answer=number, query=query, text=text, **FIGURES))]  # type: ignore[arg-type]
+def answered(number: int, text: str = "well") -> Sent:
+    return [encode(AnswerReply(answer=number, text=text, work=WORK))]
 
 
-def glanced(number: int, query: str = "What?", **fields: Any) -> Sent:
-    return [encode(GlanceReply(glance=number, query=query, tokens_used=1, encode_ms=1.0, prefill_ms=1.0, **fields))]
+def glanced(number: int, **fields: Any) -> Sent:
+    return [encode(GlanceReply(glance=number, work=WORK, **fields))]
 
 
-def greeting(query: str = "What?", *, can_glance: bool = False) -> list[Sent]:
-    """Messages that a client must receive before it asks."""
+def greeting(*, can_glance: bool = False) -> Sent:
+    return [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None, can_glance=can_glance))]
+
+
+def embedded(text: str, *, is_check: bool = False) -> Sent:
     embedding = np.full((1, 8), 0.5, np.float32)
-    asking = QueryAccepted(query=query, model_id="liar", arrays=specs_of(embedding))
-    return [
-        [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None, can_glance=can_glance))],
-        [encode(asking), embedding.tobytes()],
-    ]
+    reply = Embedded(text=text, is_check=is_check, model_id="liar", arrays=specs_of(embedding))
+    return [encode(reply), embedding.tobytes()]
 
 
 def changed(parts: Sent, **fields: Any) -> Sent:
     return [msgspec.msgpack.encode({**fields_of(parts), **fields}), *parts[1:]]
+
+
+def worked(parts: Sent, **fields: Any) -> Sent:
+    return changed(parts, work={**fields_of(parts)["work"], **fields})
 
 
 LIES: dict[str, Callable[[int], list[Sent]]] = {
@@ -72,10 +77,10 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
         [encode(ErrorReply(error="E", message=NASTY, details=NASTY))]
     ],
     "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
-    "another question": lambda number: [answered(number, query="What did the other one ask?")] * 10,
-    "invalid numbers": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
-    "invalid counts": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
-    "invalid times": lambda number: [changed(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
+    "other questions": lambda number: [embedded("What did the other one ask?")] * 10,
+    "invalid numbers": lambda number: [worked(answered(number), encode_ms=value) for value in NUMBERS],
+    "invalid counts": lambda number: [worked(answered(number), frames=value) for value in NUMBERS],
+    "invalid times": lambda number: [worked(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
     "arrays that are not there": lambda number: [
         changed(answered(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
     ],
@@ -100,10 +105,9 @@ LOOKS: dict[str, Callable[[int], list[Sent]]] = {
             np.zeros(1, np.float32).tobytes(),
         ]
     ],
-    "a look for another question": lambda number: [glanced(number, query="What did the other one ask?")] * 10,
     "looks of others": lambda number: [glanced(n) for n in range(100, 400)] + [glanced(number)],
     "a look again and again": lambda number: [glanced(number)] * 500,
-    "invalid costs": lambda number: [changed(glanced(number), prefill_ms=value) for value in NUMBERS],
+    "invalid costs": lambda number: [worked(glanced(number), prefill_ms=value) for value in NUMBERS],
     "a turn in the middle": lambda number: [
         [encode(TurnGrant(turn=5))],
         [encode(TurnExpired(turn=3))],
@@ -124,12 +128,9 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
         [encode(TurnExpired(turn=1))],
         [encode(KeepAlive())],
         glanced(number),
-        [
-            encode(
-                YesNoReply(answer=number, scores=(CheckScore(0.5, 0.5),), tokens_used=1, encode_ms=1.0, prefill_ms=1.0)
-            )
-        ],
-        *greeting(),
+        [encode(YesNoReply(answer=number, scores=(CheckScore(0.5, 0.5),), work=WORK))],
+        greeting(),
+        embedded("What?"),
     ]
     parts = rng.choice(seeds)
     fields = fields_of(parts)

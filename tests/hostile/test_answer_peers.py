@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 import zmq
 
-from stream.protocol.messages import Connect, QueryAccepted, encode
+from stream.protocol.messages import Connect, ServerHello, encode
 from stream.transport.links import REPLIES_MAX
 from tests.faults.test_messages import answered
 from tests.faults.test_messages import until as until_message
@@ -60,15 +60,15 @@ def test_a_peer_by_hand_costs_no_client_its_answers(name: str) -> None:
         port = free_port()
         served = ServedAnswers(stack, f"tcp://127.0.0.1:{port}")
         early = served.client()
-        early.send(Connect(query="What?"))
-        until_message(early, QueryAccepted)  # the port is open
+        early.send(Connect())
+        until_message(early, ServerHello)  # the port is open
         for _ in range(PEERS):
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT_S))
             with suppress(ConnectionError):  # the server may have closed it meanwhile
                 peer.sendall(PEER_BYTES[name])
         good = served.client()
-        good.send(Connect(query="What?"))
-        until_message(good, QueryAccepted)
+        good.send(Connect())
+        until_message(good, ServerHello)
         assert [answered(good, number) for number in range(3)] == ["frame 7 sum 0"] * 3
         assert served.control.failure is None
 
@@ -77,8 +77,8 @@ def test_clients_that_never_read_cost_no_other_its_answers() -> None:
     with ExitStack() as stack:
         served = ServedAnswers(stack, f"tcp://127.0.0.1:{free_port()}")
         good = served.client()
-        good.send(Connect(query="What?"))
-        until_message(good, QueryAccepted)
+        good.send(Connect())
+        until_message(good, ServerHello)
         for _ in range(PEERS):
             deaf = served.transport.context.socket(zmq.DEALER)
             stack.callback(deaf.close, linger=0)
@@ -87,6 +87,6 @@ def test_clients_that_never_read_cost_no_other_its_answers() -> None:
             deaf.connect(served.endpoint)
             for _ in range(3 * REPLIES_MAX):
                 with suppress(zmq.Again):
-                    deaf.send(encode(Connect(query="What?" * 300)), zmq.NOBLOCK)
+                    deaf.send(encode(Connect()), zmq.NOBLOCK)
         assert [answered(good, number) for number in range(3)] == ["frame 7 sum 0"] * 3
         assert served.control.failure is None

@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, Question, TileGrid, TokenPacket
 from stream.protocol.codec import glance_message, token_message
 from stream.protocol.messages import (
     AnswerReply,
     Cancel,
     Connect,
     Disconnect,
+    Embed,
     Message,
-    QueryAccepted,
-    SetQuery,
+    ServerHello,
     TurnExpired,
     TurnGrant,
     TurnRequest,
@@ -32,6 +32,7 @@ from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.hostile.lies import NUMBERS
 from tests.hostile.nasty import NASTY
 from tests.support.answer_models import GlancingAnswerModel
+from tests.support.events import QUESTION
 from tests.support.network import LIMIT_S, free_port
 from tests.support.served_answers import ServedAnswers
 
@@ -67,10 +68,8 @@ class Honest:
 
     def __init__(self, link: Link, query: str) -> None:
         self._link, self._query, self._number = link, query, 0
-        link.send(Connect(query=query))
-        asking = self._until(QueryAccepted)
-        assert isinstance(asking, QueryAccepted)
-        assert asking.query == query
+        link.send(Connect())
+        self._until(ServerHello)
 
     def ask(self) -> None:
         """One answer: its own, to its own question, about its own frame."""
@@ -78,12 +77,11 @@ class Honest:
             self._link.send(TurnRequest())
             turn = self._until(TurnGrant)
             assert isinstance(turn, TurnGrant)
-            self._link.send(*token_message(self._number, turn.turn, HONEST))
+            self._link.send(*token_message(self._number, turn.turn, HONEST, Question(self._query)))
             reply = self._until(AnswerReply, TurnExpired)
             if isinstance(reply, AnswerReply):
                 break
         assert reply.answer == self._number
-        assert reply.query == self._query
         assert reply.text == f"{self._query} frame {HONEST_FRAME} sum {HONEST_SUM}"
         self._number += 1
 
@@ -93,7 +91,6 @@ class Honest:
             if received is None:
                 continue
             message = received.message
-            assert not hasattr(message, "query") or message.query == self._query
             if isinstance(message, kinds):
                 return message
         raise AssertionError(f"none of {kinds} came")
@@ -101,11 +98,11 @@ class Honest:
 
 def structured(rng: random.Random) -> list[bytes]:
     """A message of a client, with some of its fields changed or misplaced."""
-    packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER)
-    overview, _ = glance_message(rng.randrange(3), rng.randrange(50), OTHER)
+    packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER, QUESTION)
+    overview, _ = glance_message(rng.randrange(3), rng.randrange(50), OTHER, "what?")
     seeds: list[tuple[Message, list[bytes]]] = [
-        (Connect(query=rng.choice(["a", NASTY[:QUERY_LIMIT_CHARS], "x" * QUERY_LIMIT_CHARS, "\x00"])), []),
-        (SetQuery(query=rng.choice(["b", "\x00", "y" * QUERY_LIMIT_CHARS])), []),
+        (Connect(), []),
+        (Embed(text=rng.choice(["a", NASTY[:QUERY_LIMIT_CHARS], "x" * QUERY_LIMIT_CHARS, "\x00"])), []),
         (TurnRequest(), []),
         (Cancel(), []),
         (Disconnect(), []),
@@ -156,7 +153,7 @@ def test_structured_lies_take_nothing_from_an_honest_client(server: ServedAnswer
 def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(server: ServedAnswers, honest: Honest) -> None:
     bad = server.raw()
     for number in range(1_000):
-        bad.send(encode(Connect(query=f"question {number}")))
+        bad.send(encode(Connect()))
         while bad.poll(0):
             bad.recv_multipart()
         if number % 100 == 0:
@@ -167,7 +164,7 @@ def test_a_client_that_asks_for_turns_and_uses_none_loses_them_sooner_and_sooner
     server: ServedAnswers, honest: Honest
 ) -> None:
     bad = server.raw()
-    bad.send(encode(Connect(query="mine too")))
+    bad.send(encode(Connect()))
     for _ in range(8):
         bad.send(encode(TurnRequest()))
         honest.ask()
@@ -175,10 +172,10 @@ def test_a_client_that_asks_for_turns_and_uses_none_loses_them_sooner_and_sooner
 
 def test_one_that_glances_without_end_gets_no_more_than_its_share(server: ServedAnswers, honest: Honest) -> None:
     bad = server.raw()
-    bad.send(encode(Connect(query="mine too")))
+    bad.send(encode(Connect()))
     for turn in range(200):
         bad.send(encode(TurnRequest()))
-        message, arrays = glance_message(turn, turn, OTHER)
+        message, arrays = glance_message(turn, turn, OTHER, "what?")
         for _ in range(5):
             bad.send_multipart([encode(message), *(array.tobytes() for array in arrays)])
         while bad.poll(0):
@@ -193,7 +190,7 @@ def test_an_honest_client_survives_another_that_goes_in_the_middle_of_its_answer
 ) -> None:
     for _ in range(5):
         bad = server.raw()
-        bad.send(encode(Connect(query="mine too")))
+        bad.send(encode(Connect()))
         bad.send(encode(TurnRequest()))
         honest.ask()
         bad.close(linger=0)

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from stream.extensions.metrics.server import HttpServer, Page
-from stream.protocol.messages import Connect, QueryAccepted
+from stream.protocol.messages import Connect, ServerHello
 from stream.transport.services import Publisher, RequestServer, request
 from tests.faults.test_messages import answered
 from tests.faults.test_messages import until as until_message
@@ -37,12 +37,12 @@ def test_the_answer_port_serves_clients_beside_a_half_open_connection(first: byt
         endpoint = f"tcp://127.0.0.1:{free_port()}"
         served = ServedAnswers(stack, endpoint)
         early = served.client()
-        early.send(Connect(query="What?"))
-        until_message(early, QueryAccepted)  # the port is open
+        early.send(Connect())
+        until_message(early, ServerHello)  # the port is open
         stack.enter_context(half_open(endpoint, first))
         good = served.client()
-        good.send(Connect(query="What?"))
-        until_message(good, QueryAccepted)
+        good.send(Connect())
+        until_message(good, ServerHello)
         assert [answered(good, number) for number in range(3)] == ["frame 7 sum 0"] * 3
         assert served.control.failure is None
 

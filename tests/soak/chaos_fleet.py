@@ -29,11 +29,12 @@ from arr_coc.types import (
     QueryEmbedding,
     TileGrid,
     TokenPacket,
+    Work,
 )
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.idle import IdleFrames
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, Packet
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.server import AnswerServer
@@ -59,7 +60,7 @@ PIECE_S = (0.02, 0.15)
 LONG_PREFILL, LONG_S = 0.01, 12.0
 """Share of answers that begin with a silence of LONG_S; clients must not leave a server that works."""
 PIECE_CHARS = 4
-STATS = AnswerStats(1, 1, 1.0, 1.0, 1.0, None)
+STATS = AnswerStats(Work(1, 1, 1.0, 1.0, 1.0))
 SILENCE_MAX_S = 45.0
 GONE_UNNOTICED = 3
 """Clients that died within the same moment, or while their server stood still, and are not dropped yet."""
@@ -228,7 +229,7 @@ class RememberingModel:
     def check_watch(self, query: str) -> tuple[str, ...]:
         return ()
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         raise NotImplementedError
 
     def text(self, client: bytes, packet: Packet, query: str) -> str:
@@ -259,7 +260,7 @@ class RememberingModel:
         self.prefill()
         for question in questions:
             assert question.client in self._clients
-            self._open[question] = self.text(question.client, question.packet, question.query)
+            self._open[question] = self.text(question.client, question.packet, question.part.text)
 
     def step(self) -> Sequence[ClientQuestion]:
         self.decode()

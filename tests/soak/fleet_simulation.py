@@ -35,7 +35,7 @@ import torch
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.types import TokenPacket
+from arr_coc.types import Question, TokenPacket
 from benchmarks.batching import model_with, packets_of, serve
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
 from benchmarks.support.client_processes import ClientProcess
@@ -124,7 +124,7 @@ def measured(rounds: int = 12) -> dict[str, Any]:
 
 def together(model: QwenAnswerModel, packets: Sequence[TokenPacket]) -> list[float]:
     """Processor time at the beginning of answers about packets that begin together, and after each of their tokens."""
-    questions = [ClientQuestion(bytes([index]), packet, QUERY) for index, packet in enumerate(packets)]
+    questions = [ClientQuestion(bytes([index]), packet, Question(QUERY)) for index, packet in enumerate(packets)]
     for question in questions:
         model.hold(question.client)
     ends = [time.thread_time()]

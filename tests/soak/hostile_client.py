@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket, Work
 from benchmarks.support.harness import write_report
 from stream.answer.admission import ServerOptions
 from stream.answer.memory import Reading
@@ -41,8 +41,8 @@ from stream.protocol.codec import token_message
 from stream.protocol.messages import (
     AnswerReply,
     Connect,
-    QueryAccepted,
-    SetQuery,
+    Embed,
+    ServerHello,
     TurnExpired,
     TurnGrant,
     TurnRequest,
@@ -51,6 +51,7 @@ from stream.protocol.messages import (
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
 from stream.transport.security import client_curve, make_keys, server_curve
+from tests.support.events import QUESTION
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "hostile_client.json"
 ANSWER_S = 0.02
@@ -110,7 +111,7 @@ class SteadyAnswerModel:
 
     def finish(self, question: ClientQuestion) -> None:
         del self._open[question]
-        question.ended, question.stats = True, AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
+        question.ended, question.stats = True, AnswerStats(Work(1, 4, 1.0, 1.0, 1.0))
 
 
 def serve(endpoint: str, keys: str, over: Event) -> None:
@@ -142,7 +143,7 @@ def be_hostile(kind: str, endpoint: str, keys: str, over: Event) -> None:
         assert curve is not None
         curve.apply(client)
         client.connect(endpoint)
-        client.send(encode(Connect(query="mine too")))
+        client.send(encode(Connect()))
         rng, turn = random.Random(1), 0
         while not over.is_set():
             while client.poll(1 if "turn" in kind else 0):
@@ -158,10 +159,10 @@ def _hostility(kind: str, rng: random.Random) -> list[bytes]:
     if kind == "garbage":
         return [rng.randbytes(rng.randrange(1, 200)) for _ in range(rng.randrange(1, 4))]
     if kind == "questions":
-        return [encode(rng.choice([Connect(query="x " * 500), SetQuery(query="y " * rng.randrange(1, 500))]))]
+        return [encode(rng.choice([Connect(), Embed(text="y " * rng.randrange(1, 500))]))]
     if kind == "turns not taken":
         return [encode(TurnRequest())]
-    message, arrays = token_message(0, rng.randrange(100), PACKET)
+    message, arrays = token_message(0, rng.randrange(100), PACKET, QUESTION)
     return [encode(message), *(array.tobytes() for array in arrays)]
 
 
@@ -170,8 +171,8 @@ class Honest:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        link.send(Connect(query="What is mine?"))
-        self._until(QueryAccepted)
+        link.send(Connect())
+        self._until(ServerHello)
 
     def ask_ms(self, number: int) -> float:
         """How long one answer took."""
@@ -179,7 +180,7 @@ class Honest:
         while not isinstance(reply, AnswerReply):
             self._link.send(TurnRequest())
             turn = self._until(TurnGrant)
-            self._link.send(*token_message(number, turn.turn, PACKET))
+            self._link.send(*token_message(number, turn.turn, PACKET, QUESTION))
             reply = self._until(AnswerReply, TurnExpired)
         assert reply.answer == number
         return 1000 * (time.monotonic() - start_s)

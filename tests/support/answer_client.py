@@ -10,10 +10,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 import numpy as np
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, Question, TileGrid, TokenPacket
 from stream.answer.client import Action, AnswerClient, Failure, Progress
 from stream.answer.connection import AnswerEndpoint
-from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
+from stream.answer.request import ClientOptions, GlanceOutcome, ServerReady
 from stream.answer.triggers import Check
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
@@ -22,14 +23,14 @@ from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerReply,
     Connect,
+    Embed,
+    Embedded,
     KeepAlive,
     Message,
-    QueryAccepted,
     ServerHello,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
-    WatchAccepted,
     decode,
     encode,
 )
@@ -112,6 +113,7 @@ class ClientFixture:
         self.watches = options.watches
         self.client = AnswerClient("what?", options)
         self.actions: list[Action] = []
+        self.embedded: list[str] = []
         self.start()
 
     def start(self) -> None:
@@ -136,7 +138,7 @@ class ClientFixture:
         """The events of these messages; `arrays` come with the last one. All actions are in `actions`."""
         last = len(messages) - 1
         self.actions = self.exchange(*((m, arrays if i == last else ()) for i, m in enumerate(messages)))
-        others = (Progress, Failure, KeepAlive, QueryEmbedding, Feedback, GlanceOutcome)
+        others = (Progress, Failure, KeepAlive, ServerReady, EmbeddedQuestion, RefusedQuestion, Feedback, GlanceOutcome)
         return [action for action in self.actions if not isinstance(action, others)]
 
     def events(self, kind: type[A], *messages: Message) -> list[A]:
@@ -149,30 +151,41 @@ class ClientFixture:
         """The actions of this kind among those of the last messages."""
         return [action for action in self.actions if isinstance(action, kind)]
 
-    def asking(self, query: str = "what?", value: float = 0.0) -> list[object]:
-        embedding = np.full((1, 8), value, np.float32)
-        return self.hear(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), arrays=[embedding])
+    def embed(self, value: float = 0.25, **fields: Any) -> list[object]:
+        """Replies to the client's next Embed, with an embedding of this value unless there is an error."""
+        embed = self.expect(Embed)
+        self.embedded.append(embed.text)
+        arrays = [] if "error" in fields else [np.full((1, 8), value, np.float32)]
+        reply = Embedded(text=embed.text, is_check=embed.is_check, model_id="m", arrays=specs_of(*arrays), **fields)
+        return self.hear(reply, arrays=arrays)
 
     def greet(self, query: str = "what?", hello: ServerHello = HELLO) -> list[object]:
         """Admits it, and returns the events."""
         self.hear()
-        assert self.expect(Connect).query == query
-        return self.hear(hello) + self.accept_watches() + self.asking(query)
-
-    def accept_watches(self) -> list[object]:
-        """Accepts the questions of its watches."""
-        return [event for watch in self.watches for event in self.accept_watch(watch)]
-
-    def accept_watch(self, watch: str, unseen_words: tuple[str, ...] = ()) -> list[object]:
-        embedding = np.full((1, 8), 0.25, np.float32)
-        message = WatchAccepted(query=watch, model_id="m", unseen_words=unseen_words, arrays=specs_of(embedding))
-        return self.hear(message, arrays=[embedding])
+        self.expect(Connect)
+        events = self.hear(hello)
+        first = len(self.embedded)
+        while not self.client.ready:
+            events += self.embed()
+        assert self.embedded[first] == query
+        return events
 
     def request_turn(self) -> None:
         self.client.request_turn(self.clock.now_ns())
 
-    def send(self, packet: TokenPacket | FramePacket, trigger: str = "start", **options: Any) -> None:
-        self.client.send_request(packet, trigger, self.clock.now_ns(), **options)
+    def send(
+        self,
+        packet: TokenPacket | FramePacket,
+        trigger: str = "start",
+        *,
+        text: str = "what?",
+        wants_answer: bool = True,
+        checks: tuple[Check, ...] = (),
+        shadow: FramePacket | None = None,
+    ) -> None:
+        questions = tuple(check.question for check in checks)
+        question = Question(text, wants_answer=wants_answer, checks=questions)
+        self.client.send_request(packet, question, trigger, self.clock.now_ns(), checks=checks, shadow=shadow)
 
     def grant(self, turn: int = 1) -> None:
         self.request_turn()
@@ -266,8 +279,8 @@ def whole_frame() -> FramePacket:
     return make_frame_packet(STAMP, GRID, 7)
 
 
-def answered(number: int, query: str = "what?", **fields: Any) -> AnswerReply:
-    return make_answer_reply(number, query, "all of it", **fields)
+def answered(number: int, **fields: Any) -> AnswerReply:
+    return make_answer_reply(number, "all of it", **fields)
 
 
 def answer(number: int, frame_index: int = 5) -> Answer:

@@ -17,9 +17,9 @@ import numpy as np
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.families import FAMILIES
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, Question, TokenPacket, Work, shown_tokens
 from stream.answer.memory import GroupMemory
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
+from stream.answer.model import AnswerStats, ClientQuestion, Packet, ask_alone
 from stream.config import Config
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,12 @@ class FakeAnswerModel:
     def check_schema(self, schema: AnswerSchema) -> None:
         """Accept any schema."""
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         raise ModelError("it cannot look")
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         on_packet(packet.stamp.frame_index)
-        self._answer_stats = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
+        self._answer_stats = AnswerStats(Work(len(packet.regions), 0, 1.0, 2.0, 0.0))
         return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
@@ -87,11 +87,7 @@ class FakeAnswerModel:
         yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         self._answer_stats = AnswerStats(
-            tokens_used=len(packet.regions),
-            text_tokens=4,
-            encode_ms=1.0,
-            prefill_ms=2.0,
-            decode_ms=3.0,
+            Work(tokens_used=len(packet.regions), text_tokens=4, encode_ms=1.0, prefill_ms=2.0, decode_ms=3.0),
             feedback=Feedback(packet.stamp, packet.regions, attention, -attention),
         )
 
@@ -104,11 +100,11 @@ class FakeAnswerModel:
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         for question in questions:
             self.client = question.client
-            if question.checks:
-                question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.checks)
+            if question.part.checks:
+                question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.part.checks)
                 question.stats, question.ended = self._answer_stats, True
             else:
-                self._open[question] = self.answer(question.packet, question.query)
+                self._open[question] = self.answer(question.packet, question.part.text)
                 self._advance(question)
 
     def step(self) -> Sequence[ClientQuestion]:
@@ -119,7 +115,7 @@ class FakeAnswerModel:
 
     def finish(self, question: ClientQuestion) -> None:
         del self._open[question]
-        question.ended, question.stats = True, AnswerStats(0, 0, 0.0, 0.0, 0.0, None)
+        question.ended, question.stats = True, AnswerStats(Work(0, 0, 0.0, 0.0, 0.0))
 
     def _advance(self, question: ClientQuestion) -> None:
         question.piece = ""
@@ -144,7 +140,7 @@ class LocatingAnswerModel(FakeAnswerModel):
         grid, pixels = packet.grid, FAMILIES[self.family].coordinates == "pixels"
         width, height = (28 * grid.cols, 28 * grid.rows) if pixels else (1000, 1000)
         extent = width * grid.width_px / grid.padded_width_px, height * grid.height_px / grid.padded_height_px
-        self._answer_stats = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, extent=extent)
+        self._answer_stats = AnswerStats(Work(len(packet.regions), 4, 1.0, 2.0, 3.0), extent=extent)
 
 
 class PixelAnswerModel(LocatingAnswerModel):
@@ -163,10 +159,10 @@ class MemoryAnswerModel(FakeAnswerModel):
     def drop_client(self, client: bytes) -> None:
         self.memory.drop(client)
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         self.client = client
         group = self._shown(packet)
-        return GlanceStats(self._feedback(group), shown_tokens(group), 1.0, 2.0)
+        return AnswerStats(Work(shown_tokens(group), encode_ms=1.0, prefill_ms=2.0), self._feedback(group))
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         assert isinstance(packet, TokenPacket)
@@ -177,16 +173,14 @@ class MemoryAnswerModel(FakeAnswerModel):
         tokens = shown_tokens(group)
         new = len(packet.regions)
         self._answer_stats = AnswerStats(
-            *(tokens, 4, 1.0, 2.0, 3.0, self._feedback(group)),
-            prefilled_tokens=new + 5,
-            appended_tokens=new,
-            memory_tokens=tokens + 1,
+            Work(tokens, 4, 1.0, 2.0, 3.0, prefilled_tokens=new + 5, appended_tokens=new, memory_tokens=tokens + 1),
+            self._feedback(group),
         )
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         assert isinstance(packet, TokenPacket)
         group = self._shown(packet)
-        self._answer_stats = AnswerStats(sum(len(member.regions) for member in group), 0, 1.0, 2.0, 0.0, None)
+        self._answer_stats = AnswerStats(Work(sum(len(member.regions) for member in group), 0, 1.0, 2.0, 0.0))
         return (0.99 if max(pixels_of(member).max(initial=0) for member in group) > BRIGHT else 0.01), 1.0
 
     def _shown(self, packet: TokenPacket) -> list[TokenPacket]:
@@ -203,19 +197,19 @@ class GlancingAnswerModel(FakeAnswerModel):
 
     can_glance = True
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         assert packet.is_glance
         on_packet(packet.stamp.frame_index)
         attention = packet.host_pixels.mean(axis=(1, 2, 3), dtype=np.float32)
         attention = (attention == attention.max()).astype(np.float32)
         feedback = Feedback(packet.stamp, packet.regions, attention, np.zeros_like(attention))
-        return GlanceStats(feedback, len(packet.regions), 1.0, 2.0, 7)
+        return AnswerStats(Work(len(packet.regions), encode_ms=1.0, prefill_ms=2.0, flops=7), feedback)
 
 
 class KilledGlancingAnswerModel(GlancingAnswerModel):
     """Its process is killed in the middle of the very first glance, after which the named file exists."""
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         mark = Path(os.environ[GLANCED_AT])
         if not mark.exists():
             mark.touch()
@@ -226,7 +220,7 @@ class KilledGlancingAnswerModel(GlancingAnswerModel):
 class BlindAnswerModel(GlancingAnswerModel):
     """Finds out too late that it cannot look."""
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         raise ModelError("the attention of blind cannot be read; turn glances off")
 
 
@@ -324,15 +318,15 @@ class NewsAnswerModel(FakeAnswerModel):
     it is that text."""
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
-        super().ask([question for question in questions if question.checks])
+        super().ask([question for question in questions if question.part.checks])
         for question in questions:
-            if not question.checks:
+            if not question.part.checks:
                 self._open[question] = self._pieces(question)
                 self._advance(question)
 
     def _pieces(self, question: ClientQuestion) -> Iterator[str]:
-        packet, previous = question.packet, question.previous
-        history = [f"{answer.text.split(',')[0]} at {answer.media_ns // 10**6} ms" for answer in question.history]
+        packet, previous = question.packet, question.part.previous
+        history = [f"{answer.text.split(',')[0]} at {answer.media_ns // 10**6} ms" for answer in question.part.history]
         text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *history])
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:9]
@@ -341,7 +335,9 @@ class NewsAnswerModel(FakeAnswerModel):
         is_repeat = previous is not None and same is not None and same >= previous.same_above
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         feedback = Feedback(packet.stamp, packet.regions, attention, -attention)
-        self._answer_stats = AnswerStats(len(packet.regions), 0 if is_repeat else 4, 1.0, 2.0, 3.0, feedback, same=same)
+        self._answer_stats = AnswerStats(
+            Work(len(packet.regions), 0 if is_repeat else 4, 1.0, 2.0, 3.0), feedback, same=same
+        )
 
 
 class CountingAnswerModel(NewsAnswerModel):
@@ -352,15 +348,15 @@ class CountingAnswerModel(NewsAnswerModel):
             raise OptionError("refused")
 
     def _pieces(self, question: ClientQuestion) -> Iterator[str]:
-        packet, previous = question.packet, question.previous
+        packet, previous = question.packet, question.part.previous
         quarter = int(pixels_of(packet).max()) // 64
         text = json.dumps({"quarter": quarter, "bright": quarter > 1})
         text = text[:9] if packet.stamp.frame_index % 4 == 3 else text
-        assert question.schema is not None
+        assert question.part.schema is not None
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:5]
         yield text[5:]
-        self._answer_stats = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, same=same)
+        self._answer_stats = AnswerStats(Work(len(packet.regions), 4, 1.0, 2.0, 3.0), same=same)
 
 
 class PickyAnswerModel(FakeAnswerModel):
@@ -401,7 +397,7 @@ class OneClient:
         self.stats: AnswerStats | None = None
 
     def answer(self, packet: Packet, query: str = "what?") -> str:
-        question = ClientQuestion(self.client, packet, query)
+        question = ClientQuestion(self.client, packet, Question(query))
         text = ask_alone(self.model, question)
         self.stats = question.stats
         return text
@@ -411,7 +407,7 @@ class OneClient:
         return score
 
     def score_all(self, packet: Packet, *queries: str) -> tuple[tuple[float, float], ...]:
-        question = ClientQuestion(self.client, packet, queries[0], checks=queries)
+        question = ClientQuestion(self.client, packet, Question(queries[0], checks=queries))
         ask_alone(self.model, question)
         self.stats = question.stats
         return question.scores

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
+from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, GroupPlace, Question, TileGrid, TokenPacket, Work
 from stream.control import AskAside
 from stream.events import (
     Answer,
@@ -27,6 +27,8 @@ from stream.events import (
     YesNoTiming,
 )
 from stream.protocol.messages import AnswerReply, CheckScore, GlanceReply, YesNoReply
+
+QUESTION = Question("what?")
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -184,14 +186,21 @@ def make_frame_packet(stamp: FrameStamp, grid: TileGrid, value: int = 0) -> Fram
     return FramePacket(stamp, grid, np.zeros((1, 3), np.int32), np.ones(grid.shape, np.float32), image)
 
 
-def make_answer_reply(number: int, query: str, text: str, **fields: Any) -> AnswerReply:
-    figures = {"tokens_used": 2, "text_tokens": 3, "encode_ms": 1.0, "prefill_ms": 2.0, "decode_ms": 3.0, **fields}
-    return AnswerReply(answer=number, query=query, text=text, **figures)
+def make_work(fields: dict[str, Any], **figures: Any) -> Work:
+    """The work with these figures, and those among `fields`, which are taken out."""
+    names = [name for name in fields if name in Work.__dataclass_fields__]
+    return Work(**{**figures, **{name: fields.pop(name) for name in names}})
+
+
+def make_answer_reply(number: int, text: str, **fields: Any) -> AnswerReply:
+    work = make_work(fields, tokens_used=2, text_tokens=3, encode_ms=1.0, prefill_ms=2.0, decode_ms=3.0)
+    return AnswerReply(answer=number, text=text, work=work, **fields)
 
 
 def make_yes_no_reply(number: int, *scores: tuple[float, float], **fields: Any) -> YesNoReply:
-    figures = {"tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
-    return YesNoReply(answer=number, scores=tuple(CheckScore(*score) for score in scores or ((0.75, 0.5),)), **figures)
+    work = make_work(fields, tokens_used=2, encode_ms=1.0, prefill_ms=2.0)
+    check_scores = tuple(CheckScore(*score) for score in scores or ((0.75, 0.5),))
+    return YesNoReply(answer=number, scores=check_scores, work=work, **fields)
 
 
 def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:
@@ -199,9 +208,9 @@ def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int
     return replace(make_token_packet(stamp, grid, tokens, value), overview=tokens)
 
 
-def make_glance_reply(number: int, query: str, **fields: Any) -> GlanceReply:
-    figures = {"tokens_used": 1, "encode_ms": 1.0, "prefill_ms": 2.0, "flops": 5, **fields}
-    return GlanceReply(glance=number, query=query, **figures)
+def make_glance_reply(number: int, **fields: Any) -> GlanceReply:
+    work = make_work(fields, tokens_used=1, encode_ms=1.0, prefill_ms=2.0, flops=5)
+    return GlanceReply(glance=number, work=work, **fields)
 
 
 def segment(

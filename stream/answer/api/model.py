@@ -17,7 +17,7 @@ from arr_coc.errors import ModelError, ShapeError, counted
 from arr_coc.qwen.families import family_by_name
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
-from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, time_text
+from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, Work, time_text
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
 from stream.answer.api.fields import RequestFields
@@ -28,7 +28,7 @@ from stream.answer.api.thoughts import END, ThoughtFilter
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory, Reading
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
+from stream.answer.model import AnswerStats, ClientQuestion, history_text
 from stream.config import Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
 from stream.untrusted import HEARD_AT_ONCE
@@ -121,11 +121,11 @@ class OpenRequest:
     @property
     def checks(self) -> bool:
         """True while the request is whether the previous answer is still right."""
-        return self.question.previous is not None and self.same is None
+        return self.question.part.previous is not None and self.same is None
 
     def needs_tokens(self, max_tokens: int) -> bool:
         """Return whether thoughts took all tokens of a yes/no check, which had fewer than `max_tokens`."""
-        is_check = bool(self.question.checks) or self.checks
+        is_check = bool(self.question.part.checks) or self.checks
         has_text = bool(self.reply.text.strip())
         return is_check and self.reply.thinks and not has_text and self.body["max_tokens"] < max_tokens
 
@@ -181,7 +181,7 @@ class ApiAnswerModel:
     def check_schema(self, schema: AnswerSchema) -> None:
         """Accept any schema: the server decides, at the first answer."""
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         """Raise ModelError: the API returns no attention."""
         raise ModelError(f"{self.model_id} cannot glance: the API does not return the model's attention")
 
@@ -226,10 +226,10 @@ class ApiAnswerModel:
     def _open_request(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
         frames = self._question_frames(question)
-        if question.checks:
-            body = self._yes_no_body(frames, question.query)
-        elif question.previous is not None:
-            still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
+        if question.part.checks:
+            body = self._yes_no_body(frames, question.part.text)
+        elif question.part.previous is not None:
+            still_right = STILL_RIGHT.format(question=question.part.text, answer=question.part.previous.text)
             body = self._yes_no_body(frames, still_right)
         else:
             body = self._answer_body(frames, question)
@@ -286,7 +286,7 @@ class ApiAnswerModel:
             self._reopen(request, {**request.body, "max_tokens": self._answer.max_tokens})
         elif request.checks:
             self._check_previous(request)
-        elif request.question.checks:
+        elif request.question.part.checks:
             self._check_next(request)
         else:
             self._end(request)
@@ -294,15 +294,15 @@ class ApiAnswerModel:
     def _check_next(self, request: OpenRequest) -> None:
         """Note the score of a check, and request that of the next one, or end with the last."""
         request.scores.append(yes_no_of(request.reply.text, request.reply.likely))
-        if len(request.scores) == len(request.question.checks):
+        if len(request.scores) == len(request.question.part.checks):
             self._end(request)
         else:
-            self._reopen(request, self._yes_no_body(request.frames, request.question.checks[len(request.scores)]))
+            self._reopen(request, self._yes_no_body(request.frames, request.question.part.checks[len(request.scores)]))
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""
         question = request.question
-        previous = request.question.previous
+        previous = request.question.part.previous
         assert previous is not None
         yes, mass = yes_no_of(request.reply.text, request.reply.likely)
         request.same = yes * mass
@@ -319,7 +319,7 @@ class ApiAnswerModel:
         question.ended = True
         stats = self._stats_of(request.frames, reply, request.times_s, request.body)
         question.stats = replace(stats, same=request.same, extent=self._extent(request.frames[-1].pictures))
-        if question.checks:
+        if question.part.checks:
             question.scores = tuple(request.scores)
         elif self.memory is None and (most := self._answer.memory.frames) > 1:
             self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.frames[-1])
@@ -368,10 +368,10 @@ class ApiAnswerModel:
         return body
 
     def _answer_body(self, frames: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
-        text = history_text(question.history) + question.query
-        schema = question.schema
-        if schema is None:
+        text = history_text(question.part.history) + question.part.text
+        if question.part.schema is None:
             return self._body(frames, text, self._answer.max_tokens)
+        schema = AnswerSchema.parse(question.part.schema)
         body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens)
         if self._sends_schemas:
             return {**body, "response_format": response_format(schema)}
@@ -416,7 +416,7 @@ class ApiAnswerModel:
         if END in reply.text:
             self._opens_thoughts = True
             raise self._connection.note_loss(f"thoughts that end with {END} and have no beginning", wait_s=0)
-        if not (request.question.checks or request.checks):
+        if not (request.question.part.checks or request.checks):
             request.question.piece += text
 
     def _take(self, request: OpenRequest, piece: ChatPiece) -> None:
@@ -446,21 +446,20 @@ class ApiAnswerModel:
         tokens = sum(frame.pictures.tokens for frame in frames)
         grouped = self.memory is not None
         counts = reply.cached_tokens is not None
-        return AnswerStats(
+        work = Work(
             tokens_used=tokens,
             text_tokens=reply.pieces if reply.text_tokens is None else reply.text_tokens,
             encode_ms=(seen_s - began_s) * 1e3,
             prefill_ms=(first_s - seen_s) * 1e3,
             decode_ms=(now_s - first_s) * 1e3,
-            feedback=None,
             frames=len(frames),
             oldest_frame_ns=min(frame.stamp.media_ns for frame in frames),
             kept_bytes=sum(frame.pictures.bytes for frame in frames[:-1]),
             prefilled_tokens=max(0, (reply.prompt_tokens or 0) - (reply.cached_tokens or 0)) if counts else 0,
             appended_tokens=frames[-1].pictures.tokens if grouped else 0,
             memory_tokens=tokens if grouped else 0,
-            notice=self._notice(reply, tokens, body),
         )
+        return AnswerStats(work, notice=self._notice(reply, tokens, body))
 
     def _extent(self, pictures: ApiPictures | ApiTokens) -> tuple[float, float] | None:
         """Return the extent of a frame that is sent as tokens, or whose whole view is its only picture, as the server

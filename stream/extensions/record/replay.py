@@ -6,6 +6,7 @@ beside the recorded one; all other events come as they were.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.answer_schema import AnswerSchema
-from arr_coc.types import NS_PER_S, Feedback, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, Question, TokenPacket
 from stream.answer.memory import remember
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
 from stream.config import Config
@@ -28,10 +29,8 @@ from stream.protocol.messages import (
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
-    History,
     IdlePacketMessage,
     IdleReply,
-    PreviousAnswer,
     ServerHello,
     TokenPacketMessage,
     TurnExpired,
@@ -128,14 +127,11 @@ class Replay:
     def __init__(self, model: AnswerModel, provenance: AnswerProvenance) -> None:
         self._model = model
         self._provenance = provenance
-        self._checks: tuple[str, ...] = ()
+        self._question = Question("")
         self._packet: Packet | None = None
         self._overview: TokenPacket | None = None
         self._idle_packets: dict[int, list[TokenPacket]] = {}
-        self._wants_answer = False
-        self._history: History = ()
-        self._previous: PreviousAnswer | None = None
-        self._schema: AnswerSchema | None = None
+        self._text = ""
         self._last = -1
         self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._glances = self._differences = self._unanswered = 0
@@ -181,6 +177,7 @@ class Replay:
         message = record.message
         if isinstance(message, GlancePacketMessage):
             self._overview = remember(self._model.memory, CLIENT, token_packets(message, decompress_arrays(record)))
+            self._text = message.text
             return
         if isinstance(message, IdlePacketMessage):
             self._idle_packets[message.number] = token_packets(message, decompress_arrays(record))
@@ -193,20 +190,13 @@ class Replay:
         if isinstance(message, Connect):
             self._model.drop_client(CLIENT)
             self._idle_packets.clear()
-            if message.schema is None:
-                self._schema = None
-            else:
-                self._schema = AnswerSchema.parse(message.schema)
             return
         parts = decompress_arrays(record)
         if isinstance(message, TokenPacketMessage):
             self._packet = remember(self._model.memory, CLIENT, token_packets(message, parts))
         else:
             self._packet = frame_packet(message, parts)
-        self._checks = message.checks
-        self._wants_answer = message.wants_answer
-        self._history = message.history
-        self._previous = message.previous
+        self._question = message.question
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message
@@ -242,7 +232,8 @@ class Replay:
             )
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
-        feedback = self._model.glance(CLIENT, overview, message.query).feedback
+        feedback = self._model.glance(CLIENT, overview, self._text).feedback
+        assert feedback is not None
         self._overview = None
         difference = 1.0
         if recorded is not None and recorded.attention.shape == feedback.attention.shape:
@@ -250,20 +241,21 @@ class Replay:
         return ReplayedGlance(
             frame_index=overview.stamp.frame_index,
             pts_s=overview.stamp.media_ns / NS_PER_S,
-            query=message.query,
-            tokens_used=message.tokens_used,
+            query=self._text,
+            tokens_used=message.work.tokens_used,
             difference=difference,
             same=difference <= TOLERANCE,
         )
 
     def _repeat_checks(self, packet: Packet, message: YesNoReply) -> Iterator[ReplayedYesNo]:
-        if not self._wants_answer:
+        if not self._question.wants_answer:
             self._packet = None
-        if len(message.scores) != len(self._checks):
+        checks = self._question.checks
+        if len(message.scores) != len(checks):
             return  # as its client refused it
-        question = ClientQuestion(CLIENT, packet, self._checks[0], checks=self._checks)
+        question = ClientQuestion(CLIENT, packet, self._question)
         ask_alone(self._model, question)
-        for text, (yes, certainty), recorded in zip(self._checks, question.scores, message.scores, strict=True):
+        for text, (yes, certainty), recorded in zip(checks, question.scores, message.scores, strict=True):
             yield ReplayedYesNo(
                 frame_index=packet.stamp.frame_index,
                 pts_s=packet.stamp.media_ns / NS_PER_S,
@@ -276,17 +268,11 @@ class Replay:
             )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
-        if self._previous is not None and self._previous.query == message.query:
-            previous = self._previous
-        else:
-            previous = None
-        question = ClientQuestion(
-            CLIENT, packet, message.query, history=self._history, previous=previous, schema=self._schema
-        )
+        question = ClientQuestion(CLIENT, packet, dataclasses.replace(self._question, checks=()))
         text = ask_alone(self._model, question)
         assert question.stats is not None
-        tokens = question.stats.text_tokens
-        same = (text, tokens) == (message.text, message.text_tokens)
+        tokens = question.stats.work.text_tokens
+        same = (text, tokens) == (message.text, message.work.text_tokens)
         check = message.answer == self._last
         self._last = message.answer
         self._packet = None
@@ -294,10 +280,10 @@ class Replay:
             answer=message.answer,
             frame_index=packet.stamp.frame_index,
             pts_s=packet.stamp.media_ns / NS_PER_S,
-            query=message.query,
+            query=self._question.text,
             recorded=message.text,
             text=text,
-            recorded_tokens=message.text_tokens,
+            recorded_tokens=message.work.text_tokens,
             text_tokens=tokens,
             check=check,
             same=same,
@@ -305,10 +291,10 @@ class Replay:
         )
 
     def _fields_of(self, text: str) -> dict[str, Any] | None:
+        if self._question.schema is None:
+            return None
         with suppress(ValueError):
-            if self._schema is None:
-                return None
-            return self._schema.fields_of(text)
+            return AnswerSchema.parse(self._question.schema).fields_of(text)
         return None
 
     def _counted(self, event: Event) -> Event:

@@ -19,10 +19,9 @@ from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.qwen.text_stream import TextStream, Thoughts
-from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, PastAnswer, Question, TileGrid, TokenPacket
 from stream.answer.model import ClientQuestion, ask_alone, history_text
 from stream.answer.qwen import QwenAnswerModel
-from stream.protocol.messages import PastAnswer
 from tests.support.models import CHAT_TEMPLATE, tiny_folder, tiny_qwen
 
 QUERY = "Is the cat sleeping?"
@@ -239,7 +238,7 @@ def test_hidden_thoughts_without_an_answer_are_reported_once(thinking: Thinking,
     model = QwenAnswerModel(session(thinking))
     notices = []
     for client in (b"one", b"one", b"two"):
-        question = ClientQuestion(client, packet(), QUERY)
+        question = ClientQuestion(client, packet(), Question(QUERY))
         ask_alone(model, question)
         assert question.stats is not None
         notices.append(question.stats.notice)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from arr_coc.types import LEVELS, REGION_SHAPES, FrameStamp, TileGrid
+from arr_coc.types import LEVELS, REGION_SHAPES, FrameStamp, Question, TileGrid
 from stream.answer.model import Packet
 from stream.config import (
     AllocateConfig,
@@ -217,7 +217,8 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
             yield from super().answer(packet, query)
             if packet.stamp.frame_index == 10:  # the same text, in another number of tokens
                 assert self._answer_stats is not None
-                self._answer_stats = replace(self._answer_stats, text_tokens=5)
+                work = replace(self._answer_stats.work, text_tokens=5)
+                self._answer_stats = replace(self._answer_stats, work=work)
             if packet.stamp.frame_index >= 20:
                 yield "!"
 
@@ -239,12 +240,12 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
 
 def packet_record(number: int, *, wants_answer: bool = True) -> SentMessage:
     packet = make_token_packet(FrameStamp(number, number * 10**9, 0), TileGrid.of(64, 96), value=number)
-    message, arrays = token_message(number, number, packet, wants_answer=wants_answer, checks=("u",))
+    message, arrays = token_message(number, number, packet, Question("q", wants_answer=wants_answer, checks=("u",)))
     return SentMessage(message, compress_arrays(arrays))
 
 
 def answered(number: int, text: str) -> ReceivedMessage:
-    return ReceivedMessage(make_answer_reply(number, "q", text, text_tokens=4))
+    return ReceivedMessage(make_answer_reply(number, text, text_tokens=4))
 
 
 def looked(number: int, *scores: tuple[float, float]) -> ReceivedMessage:
@@ -256,7 +257,7 @@ def take(model: FakeAnswerModel, *records: AnyRecord) -> tuple[list[Event], Repl
     return [event for record in records for event in replay.take(record)], replay
 
 
-JOIN = SentMessage(Connect(query="q", watches=("u",)))
+JOIN = SentMessage(Connect())
 
 
 def test_records_before_a_run_joined_anew_are_forgotten() -> None:

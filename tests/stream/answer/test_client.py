@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.errors import DeviceLost
-from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ContextLengthError, DeviceLost, OptionError
+from arr_coc.types import Feedback, FrameStamp
 from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
-from stream.answer.request import REPEATS_MAX, AcceptedWatch, ClientOptions, RefusedWatch
+from stream.answer.embeddings import KEPT, EmbeddedQuestion, QuestionKey, RefusedQuestion
+from stream.answer.request import REPEATS_MAX, ClientOptions, ServerReady
+from stream.errors import StageDied
 from stream.events import (
     ANSWERS_LOST,
     PEER_MISBEHAVES,
@@ -25,7 +28,6 @@ from stream.events import (
     Detection,
     Detections,
     Notice,
-    QueryChanged,
     YesNoResult,
 )
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
@@ -36,21 +38,19 @@ from stream.protocol.messages import (
     Cancel,
     Connect,
     Disconnect,
+    Embed,
+    Embedded,
     FrameCaptured,
     FramePacketMessage,
     GlancePacketMessage,
     Message,
     PixelPlace,
-    QueryAccepted,
     RequestLost,
     ServerHello,
-    SetQuery,
-    SetWatches,
     TokenPacketMessage,
     TurnExpired,
     TurnGrant,
     TurnRequest,
-    WatchAccepted,
 )
 from stream.recording.journal import JournalEntry
 from stream.untrusted import ANSWER_CHARS_MAX
@@ -98,7 +98,8 @@ def test_a_check_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: Fa
     server.grant()
     server.send(tokens(), "", wants_answer=False, checks=checks_of("is it there?"))
     message = server.expect(TokenPacketMessage)
-    assert (message.answer, message.wants_answer, message.checks) == (0, False, ("is it there?",))
+    question = message.question
+    assert (message.answer, question.wants_answer, question.checks) == (0, False, ("is it there?",))
     clock.advance(50 * MS)
     (event,) = server.events(YesNoResult, make_yes_no_reply(0))
     assert event.timing is not None
@@ -124,7 +125,7 @@ def test_a_check_that_is_repeated_with_its_request_is_reported_once(opened: Open
     assert len(server.hear(make_yes_no_reply(0))) == 1
     server.lose()
     server.greet()
-    assert server.grant_again(1, TokenPacketMessage).wants_answer
+    assert server.grant_again(1, TokenPacketMessage).question.wants_answer
     assert server.hear(make_yes_no_reply(0)) == []
     assert len(server.hear(answered(0))) == 1
 
@@ -145,83 +146,82 @@ def test_a_check_that_was_not_asked_for_is_refused(opened: Opener, watches: tupl
     assert server.client.busy
 
 
-def test_it_connects_once_and_is_ready_when_the_query_is_accepted(opened: Opener) -> None:
-    server = opened(greeted=False, encode="prune", watches=("is it there?",))
-    assert server.expect(Connect) == Connect(query="what?", encode="prune", watches=("is it there?",))
+def key(text: str, *, is_check: bool = False) -> QuestionKey:
+    return QuestionKey(text, is_check)
+
+
+def test_it_is_ready_when_the_required_questions_are_embedded(opened: Opener) -> None:
+    server = opened(
+        greeted=False, watches=("is it there?", "is it gone?"), schema=AnswerSchema.parse('{"n": "integer"}')
+    )
+    assert server.expect(Connect) == Connect()
     server.hear(HELLO)
-    server.accept_watches()
+    schemas = [message.schema is None for message, _ in server.client.outbox if isinstance(message, Embed)]
+    assert schemas == [False, True, True]
+    server.embed(0.5)
+    server.embed(unseen_words=("there",))
     assert not server.client.ready
-    server.asking(value=0.5)
+    server.embed()
+    assert server.of(ServerReady) == [ServerReady()]
     assert (server.client.ready, server.client.hello) == (True, HELLO)
-    (embedding,) = server.of(QueryEmbedding)
+    embedding = server.client.embeddings[key("what?")].embedding
     assert (embedding.text, embedding.model_id, embedding.tokens[0, 0]) == ("what?", "m", 0.5)
+    assert server.client.embeddings[key("is it there?", is_check=True)].unseen_words == ("there",)
     server.expect_nothing()
 
 
-def test_it_is_not_ready_before_all_watches_are_accepted(opened: Opener) -> None:
-    server = opened(greeted=False, watches=("is it there?", "is it gone?"))
+def test_an_embedding_is_asked_for_once(opened: Opener) -> None:
+    server = opened()
+    assert server.client.embed(key("who?")) is None
+    assert server.client.embed(key("who?")) is None
+    server.embed(0.5)
+    (embedded,) = server.of(EmbeddedQuestion)
+    assert (embedded.key, embedded.embedding.tokens[0, 0]) == (key("who?"), 0.5)
+    assert server.client.embed(key("who?")) == embedded
+    server.expect_nothing()
+    assert server.client.embed(key("who?", is_check=True)) is None, "a check has other words that are unseen"
+    assert server.expect(Embed).is_check
+
+
+def test_a_question_that_is_refused_is_reported_and_asked_for_again(opened: Opener) -> None:
+    server = opened()
+    server.client.embed(key("who?"))
+    server.embed(error="ContextLengthError", reason="too long")
+    assert server.of(RefusedQuestion) == [RefusedQuestion(key("who?"), "too long")]
+    server.client.embed(key("who?"))
+    assert server.expect(Embed).text == "who?"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [("ContextLengthError", ContextLengthError), ("ArithmeticError", StageDied)]
+)
+def test_a_required_question_that_is_refused_is_a_failure(opened: Opener, error: str, kind: type[Exception]) -> None:
+    server = opened(greeted=False)
+    server.expect(Connect)
     server.hear(HELLO)
-    assert misdeeds(server.accept_watch("is it what?")) == 1
-    server.accept_watch("is it gone?", ("gone",))
-    server.asking()
-    assert not server.client.ready
+    server.embed(error=error, reason="too long")
     (failure,) = server.of(Failure)
-    assert "accepted a question before the watches" in failure.reason
-    server.accept_watch("is it there?")
-    server.asking()
-    assert not server.client.ready, "the question was answered before"
+    assert failure.reason == "too long"
+    assert isinstance(failure.error, kind)
 
 
-def test_accepted_watches_have_embeddings_and_words_that_the_model_does_not_know(opened: Opener) -> None:
-    server = opened(watches=("is it there?",))
-    watch = server.client.requests.watches.accepted["is it there?"]
-    assert (watch.embedding.text, watch.embedding.tokens[0, 0], watch.unseen_words) == ("is it there?", 0.25, ())
-    assert misdeeds(server.accept_watch("is it there?")) == 1, "only once"
+def test_a_server_of_another_encoding_is_a_failure(opened: Opener) -> None:
+    server = opened(greeted=False)
+    server.hear(msgspec.structs.replace(HELLO, encode="prune"))
+    (failure,) = server.of(Failure)
+    assert failure.reason == (
+        "the answer server encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
+    )
+    assert isinstance(failure.error, OptionError)
 
 
-def test_a_new_watch_is_asked_for_and_accepted_or_refused(opened: Opener) -> None:
-    server = opened(watches=("is it there?",))
-    server.client.set_watches(("is it there?", "is it gone?"))
-    assert server.expect(SetWatches).watches == ("is it there?", "is it gone?")
-    server.accept_watch("is it gone?")
-    (accepted,) = server.of(AcceptedWatch)
-    assert accepted.embedding.text == "is it gone?"
-    assert set(server.client.requests.watches.accepted) == {"is it there?", "is it gone?"}
-    server.client.set_watches(("is it there?", "is it long?"))
-    assert server.expect(SetWatches).watches == ("is it there?", "is it long?")
-    server.hear(WatchAccepted(query="is it long?", model_id="m", error="too long"))
-    assert server.of(RefusedWatch) == [RefusedWatch("is it long?", "too long")]
-    assert set(server.client.requests.watches.accepted) == {"is it there?"}
-
-
-def test_a_reply_about_a_new_watch_that_cannot_be_used_refuses_it(opened: Opener) -> None:
+def test_embeddings_that_are_no_longer_required_are_forgotten_one_day(opened: Opener) -> None:
     server = opened()
-    server.client.set_watches(("is it there?",))
-    server.expect(SetWatches)
-    assert misdeeds(server.hear(WatchAccepted(query="is it there?", model_id="m"))) == 1
-    (refused,) = server.of(RefusedWatch)
-    assert "cannot be used" in refused.error
-    assert server.client.ready
-
-
-def test_a_reply_about_a_watch_that_was_removed_meanwhile_is_ignored(opened: Opener) -> None:
-    server = opened()
-    server.client.set_watches(("is it there?",))
-    server.client.set_watches(())
-    assert misdeeds(server.accept_watch("is it there?")) == 0
-    assert not server.client.requests.watches.accepted
-
-
-def test_another_server_is_asked_for_a_new_watch_once_it_is_ready(opened: Opener) -> None:
-    server = opened(watches=("is it there?",))
-    server.client.set_watches(("is it there?", "is it gone?"))
-    server.expect(SetWatches)
-    server.lose()
-    server.greet()
-    assert server.expect(SetWatches).watches == ("is it there?", "is it gone?")
-    server.accept_watch("is it gone?")
-    server.lose()
-    assert server.expect(Connect).watches == ("is it there?", "is it gone?")
+    for number in range(KEPT + 1):
+        server.client.embed(key(f"{number}?"))
+        server.embed()
+    embeddings = server.client.embeddings
+    assert [embeddings.get(key(text)) is None for text in ("0?", "1?", "what?")] == [True, False, False]
 
 
 def test_a_turn_is_requested_once_and_only_of_a_server_that_is_ready(opened: Opener) -> None:
@@ -416,21 +416,12 @@ def test_a_server_that_sends_only_invalid_messages_has_failed(opened: Opener, mo
     assert re.search(r"3 messages in a row were invalid; the last: .* answer 9", server.of(Failure)[0].reason)
 
 
-@pytest.mark.parametrize("query", ["who are you?", ""])
-def test_an_unknown_query_and_a_second_hello_are_refused(opened: Opener, query: str) -> None:
+def test_an_embedding_that_was_not_asked_for_and_a_second_hello_are_refused(opened: Opener) -> None:
     server = opened()
-    assert misdeeds(server.asking(query)) == 1
+    assert misdeeds(server.hear(Embedded(text="who?", is_check=False, model_id="m"))) == 1
     assert misdeeds(server.hear(ServerHello(model_id="other", knows_levels=False, known_world=None))) == 0
     assert server.client.refused_messages == 2
     assert server.client.hello == HELLO
-
-
-def test_an_answer_to_an_unknown_query_is_requested_again(opened: Opener) -> None:
-    server = opened(resend_after_loss=True)
-    number = server.ask()
-    assert misdeeds(server.hear(answered(number, query="the query of another client"))) == 1
-    assert server.client.busy
-    server.expect(TurnRequest)
 
 
 def test_the_length_of_an_answer_that_is_sent_again_counts_from_its_beginning(
@@ -486,22 +477,16 @@ def test_a_loss_while_nothing_is_open_costs_nothing(opened: Opener) -> None:
     assert server.ask() == 0
 
 
-def test_after_a_loss_the_query_in_force_is_sent(opened: Opener) -> None:
+def test_after_a_loss_the_required_and_the_awaited_questions_are_asked_for(opened: Opener) -> None:
     server = opened(reconnect=True)
-    server.client.set_query("who?")
-    server.expect(SetQuery)
-    server.asking("who?")
+    server.client.embed(key("who?"))
+    server.client.embeddings.require("where?", ())
     server.lose()
-    server.greet("who?")
-
-
-def test_a_query_that_was_not_accepted_before_a_loss_is_sent_again(opened: Opener) -> None:
-    server = opened(reconnect=True)
-    server.client.set_query("who?")
-    server.lose()
-    server.greet("what?")
-    assert server.expect(SetQuery).query == "who?"
-    assert server.asking("who?") == [QueryChanged(query="who?")]
+    server.greet("where?")
+    assert server.client.embeddings.is_any_awaited
+    server.embed()
+    (embedded,) = server.of(EmbeddedQuestion)
+    assert embedded.key == key("who?")
 
 
 @pytest.mark.parametrize("resends", [True, False])
@@ -520,47 +505,12 @@ def test_a_packet_that_came_too_late_is_sent_again_or_dropped(opened: Opener, re
         assert server.ask(2) == 1
 
 
-def test_another_query_is_reported_once_it_is_in_force(opened: Opener) -> None:
-    server = opened()
-    server.client.set_query("who?")
-    assert server.expect(SetQuery).query == "who?"
-    assert server.asking("who?", value=0.25) == [QueryChanged(query="who?")]
-    (embedding,) = server.of(QueryEmbedding)
-    assert (embedding.text, embedding.tokens[0, 0]) == ("who?", 0.25)
-    server.ask()
-    (event,) = server.events(Answer, answered(0, query="who?"))
-    assert event.query == "who?"
-    server.client.set_query("who?")
-    assert server.asking("who?") == [QueryChanged(query="who?")], "the same once more"
-
-
-def test_a_query_that_is_set_before_the_server_is_ready_is_sent_then(opened: Opener) -> None:
-    server = opened(greeted=False)
-    server.client.set_query("first?")
-    server.client.set_query("who?")
-    server.greet()
-    assert server.expect(SetQuery).query == "who?"
-    server.expect_nothing()
-    assert server.asking("who?") == [QueryChanged(query="who?")]
-
-
-def test_a_query_that_is_refused_is_reported_and_changes_nothing(opened: Opener) -> None:
-    server = opened(reconnect=True)
-    server.client.set_query("who?")
-    refused = QueryAccepted(query="who?", model_id="m", error="too long")
-    assert server.hear(refused) == [QueryChanged(query="who?", error="too long")]
-    assert server.of(QueryEmbedding) == []
-    server.lose()
-    server.greet("what?")
-
-
-def test_an_answer_is_reported_with_its_query(opened: Opener) -> None:
-    """A packet sent after SetQuery is answered before the client learns that the query is in force."""
+def test_an_answer_is_reported_with_its_question(opened: Opener) -> None:
     server = opened()
     server.grant()
-    server.client.set_query("who?")
-    server.send(tokens(), "start")
-    (event,) = server.events(Answer, answered(0, query="who?"))
+    server.send(tokens(), text="who?")
+    assert server.expect(TokenPacketMessage).question.text == "who?"
+    (event,) = server.events(Answer, answered(0))
     assert event.query == "who?"
 
 
@@ -599,7 +549,7 @@ def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recal
     journal = FakeJournal()
     server = opened(journal=journal)
     text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
-    reply, detections = server.hear(make_answer_reply(server.ask(), "what?", text, extent=(1000.0, 1000.0)))[-2:]
+    reply, detections = server.hear(make_answer_reply(server.ask(), text, extent=(1000.0, 1000.0)))[-2:]
     assert isinstance(reply, Answer)
     assert isinstance(detections, Detections)
     assert (detections.answer, detections.frame_index, detections.pts_s) == (
@@ -619,51 +569,39 @@ def test_the_same_boxes_again_are_no_news(opened: Opener) -> None:
     text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
     for turn, kinds in ((1, [Answer, Detections]), (2, [AnswerUnchanged])):
         number = server.ask(turn, "every")
-        events = server.hear(make_answer_reply(number, "what?", text, extent=(1000.0, 1000.0), same=0.9))
+        events = server.hear(make_answer_reply(number, text, extent=(1000.0, 1000.0), same=0.9))
         assert [type(event) for event in events if not isinstance(event, AnswerDeltaEvent)] == kinds
 
 
 def test_an_extent_that_is_no_size_is_refused(opened: Opener) -> None:
     server = opened()
-    events = server.hear(make_answer_reply(server.ask(), "what?", "[]", extent=(0.0, 1000.0)))
+    events = server.hear(make_answer_reply(server.ask(), "[]", extent=(0.0, 1000.0)))
     assert misdeeds(events) == 1
 
 
 def test_first_messages_that_cannot_be_used_are_a_failure(opened: Opener) -> None:
     server = opened(greeted=False)
-    server.asking()
-    assert "accepted a question before it named its model" in server.of(Failure)[0].reason
+    server.expect(Connect)
+    server.embed()
+    assert "embedded a question before it named its model" in server.of(Failure)[0].reason
     server = opened(greeted=False)
     server.hear(msgspec.structs.replace(HELLO, model_id="m" * 2000))
     assert server.of(Failure)[0].reason.startswith("its first messages cannot be used: ")
     server = opened(greeted=False)
+    server.expect(Connect)
     server.hear(HELLO)
-    server.asking(value=np.nan)
+    server.embed(np.nan)
     (failure,) = server.of(Failure)
     assert re.fullmatch(r"its reply to the question cannot be used: .*number.*", failure.reason)
 
 
-def test_an_unusable_reply_to_another_query_leaves_the_one_in_force(opened: Opener) -> None:
+def test_an_unusable_reply_to_another_question_refuses_that(opened: Opener) -> None:
     server = opened()
-    server.client.set_query("who?")
-    assert misdeeds(server.asking("who?", np.nan)) == 1
-    (change,) = server.of(QueryChanged)
-    assert change.query == "who?"
-    assert change.error is not None
-    assert "cannot be used" in change.error
+    server.client.embed(key("who?"))
+    assert misdeeds(server.embed(np.nan)) == 1
+    (refused,) = server.of(RefusedQuestion)
+    assert "cannot be used" in refused.error
     assert server.client.ready
-    server.client.set_query("when?")
-    assert server.asking("when?") == [QueryChanged(query="when?")]
-
-
-def test_an_answer_is_accepted_after_many_later_queries(opened: Opener) -> None:
-    server = opened()
-    number = server.ask()
-    for index in range(20):
-        server.client.set_query(f"and {index}?")
-    assert misdeeds(server.asking("and 0?")) == 0
-    assert [type(event) for event in server.hear(answered(number))] == [Answer]
-    assert server.client.refused_messages == 0
 
 
 @pytest.mark.parametrize(("takes", "on_device"), [(True, True), (False, True), (True, False)])
@@ -676,9 +614,9 @@ def test_pixels_on_a_device_go_beside_the_message_if_the_server_takes_them(
     server = opened(greeted=False, pixels=shared)
     assert server.expect(Connect).pixels_at == PixelPlace()
     server.hear(msgspec.structs.replace(HELLO, takes_device_pixels=takes))
-    server.asking()
+    server.embed()
     server.grant()
-    server.client.send_glance(packet, server.clock.now_ns())
+    server.client.send_glance(packet, "what?", server.clock.now_ns())
     message, received = server.expect_whole(GlancePacketMessage)
     beside = takes and on_device
     assert (message.pixels_at is not None, len(received.parts)) == (beside, 2 if beside else 3)

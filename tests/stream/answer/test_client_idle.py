@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from arr_coc.types import GroupPlace
 from stream.answer.client import may_read_ahead
+from stream.answer.embeddings import QuestionKey
 from stream.answer.idle import IdleExchange, IdleOutcome
 from stream.answer.request import ClientOptions
 from stream.errors import TransportError
@@ -107,9 +108,9 @@ def test_it_is_asked_for_only_if_the_server_reads_ahead_and_nothing_else_is_unde
     assert not may_read_ahead(server.client), "a turn was granted"
     server.send(make_group_packet((1, 0)))
     assert not may_read_ahead(server.client), "an answer is awaited"
-    server.hear(make_answer_reply(0, "what?", "t"))
+    server.hear(make_answer_reply(0, "t"))
     assert may_read_ahead(server.client)
-    server.client.set_query("who?")
+    server.client.embed(QuestionKey("who?"))
     assert not may_read_ahead(server.client), "another question is not in force yet"
 
 
@@ -208,7 +209,7 @@ def test_another_server_knows_nothing_of_what_was_asked_for_before() -> None:
     server.expect(Connect)
     assert not exchange_of(server).is_open
     server.hear(READS_AHEAD)
-    server.asking()
+    server.embed()
     request(server)
     grant(server, 1)
     send(server, (1, 0))
@@ -241,7 +242,7 @@ def test_the_next_answer_reports_what_was_read_since_the_last_one() -> None:
         server.grant(number + 1)
         server.send(make_group_packet((2, 1 + number)))
         server.expect(TokenPacketMessage)
-        answers += server.events(Answer, make_answer_reply(number, "what?", "t"))
+        answers += server.events(Answer, make_answer_reply(number, "t"))
     assert [(answer.idle_tokens, answer.rebuilt, answer.timing and answer.timing.idle_ms) for answer in answers] == [
         (14, 1, 12.0),
         (0, 0, 0.0),

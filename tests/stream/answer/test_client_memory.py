@@ -54,7 +54,7 @@ def ask(
     grant(server, number + 1, server_place)
     server.send(make_group_packet(place, second=second))
     frames = frames_of(server)
-    server.hear(make_answer_reply(number, "what?", "t"))
+    server.hear(make_answer_reply(number, "t"))
     return frames
 
 
@@ -66,7 +66,7 @@ def test_a_packet_builds_on_what_the_turn_reports_as_kept() -> None:
     assert server.client.requests.group.next_place == GroupPlace(1, 1)
     server.send(make_group_packet((1, 1), second=2))
     assert frames_of(server) == [2]
-    server.hear(make_answer_reply(1, "what?", "t"))
+    server.hear(make_answer_reply(1, "t"))
     grant(server, 3, None)
     assert server.client.requests.group.next_place is None, "evicted, or served by another one"
 
@@ -115,10 +115,10 @@ def test_a_packet_sent_again_to_another_server_brings_its_group() -> None:
     server.lose()
     server.expect(Connect)
     server.hear(MEMORY)
-    server.asking()
+    server.embed()
     message = server.grant_again(1, TokenPacketMessage)
     assert (message.place, [frame.stamp.frame_index for frame in message.earlier]) == (GroupPlace(1, 1), [0])
-    server.hear(make_answer_reply(1, "what?", "t"))
+    server.hear(make_answer_reply(1, "t"))
     assert server.client.requests.group.next_place == GroupPlace(1, 2)
 
 
@@ -164,10 +164,10 @@ def test_a_glance_at_a_group_brings_what_the_server_lacks() -> None:
     server = connected()
     ask(server, 0, None, (1, 0), 0)
     grant(server, 2, None)
-    server.client.send_glance(make_group_packet((1, 1), tokens=0, second=2), server.clock.now_ns())
+    server.client.send_glance(make_group_packet((1, 1), tokens=0, second=2), "what?", server.clock.now_ns())
     message, envelope = server.expect_whole(GlancePacketMessage)
     assert [packet.stamp.frame_index for packet in token_packets(message, envelope.parts)] == [0, 2]
-    server.hear(make_glance_reply(0, "what?"))
+    server.hear(make_glance_reply(0))
     assert server.client.may_send
 
 
@@ -210,7 +210,7 @@ def test_pixels_of_a_group_stay_on_their_device_together() -> None:
     server.lose()
     server.expect(Connect)
     server.hear(replace(MEMORY, takes_device_pixels=True))
-    server.asking()
+    server.embed()
     for number in range(2):
         packet = make_group_packet((1, number), second=number)
         on_device = torch.from_numpy(packet.host_pixels)
@@ -220,7 +220,7 @@ def test_pixels_of_a_group_stay_on_their_device_together() -> None:
         packets = token_packets(message, envelope.parts, pixels.take)
         assert len(message.arrays) == 3
         assert [int(packet.pixels.max()) for packet in packets] == list(range(number + 1))
-        server.hear(make_answer_reply(number, "what?", "t"))
+        server.hear(make_answer_reply(number, "t"))
     grant(server, 3, GroupPlace(1, 2))
     server.send(make_group_packet((1, 2), tokens=0, second=2))
     assert frames_of(server) == [2]

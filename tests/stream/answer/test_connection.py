@@ -20,6 +20,7 @@ from stream.answer.connection import (
     ServerConnection,
     SilenceTimer,
 )
+from stream.answer.embeddings import QuestionKey
 from stream.answer.request import ClientOptions
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, Answer, Notice
@@ -27,12 +28,12 @@ from stream.protocol.messages import (
     AnswerDelta,
     Connect,
     Disconnect,
+    Embed,
     ErrorReply,
     GlancePacketMessage,
     KeepAlive,
     Message,
     RequestLost,
-    SetQuery,
     TokenPacketMessage,
     TurnExpired,
     TurnRequest,
@@ -193,12 +194,12 @@ def test_messages_wait_in_order_while_a_link_has_no_room(opened: Opener) -> None
     server = opened()
     server.link.full = True
     server.request_turn()
-    server.client.set_query("who?")
+    server.client.embed(QuestionKey("who?"))
     server.hear()
     server.expect_nothing()
     server.link.full = False
     server.expect(TurnRequest)
-    server.expect(SetQuery)
+    server.expect(Embed)
 
 
 def test_messages_to_a_lost_server_are_not_sent_to_the_next_one(opened: Opener) -> None:
@@ -207,6 +208,7 @@ def test_messages_to_a_lost_server_are_not_sent_to_the_next_one(opened: Opener) 
     server.request_turn()
     server.lose()
     server.expect(Connect)
+    server.expect(Embed)
     server.expect_nothing()
 
 
@@ -271,8 +273,8 @@ def test_a_server_that_works_clears_the_failures_before_it(opened: Opener, reply
         server.greet()
         if reply == "glance":
             server.grant(turn)
-            server.client.send_glance(make_overview(STAMP, GRID), server.clock.now_ns())
-            server.hear(make_glance_reply(server.expect(GlancePacketMessage).glance, "what?"))
+            server.client.send_glance(make_overview(STAMP, GRID), "what?", server.clock.now_ns())
+            server.hear(make_glance_reply(server.expect(GlancePacketMessage).glance))
         else:
             number = server.ask(turn)
             server.hear(answered(number) if reply == "answer" else RequestLost(answer=number, reason="timeout"))
@@ -292,7 +294,7 @@ def test_a_persistent_run_survives_any_number_of_failures_and_pauses_between_the
         assert isinstance(message[0], Connect)
         pauses_ns.append(clock.now_ns() - start_ns)
         server.hear(HELLO)
-        server.asking()
+        server.embed()
     assert pauses_ns[:4] == [0, FAILURE_PAUSE_NS, 2 * FAILURE_PAUSE_NS, 4 * FAILURE_PAUSE_NS]
     assert set(pauses_ns[4:]) == {FAILURE_PAUSE_MAX_NS}
     server.hear(answered(server.ask()))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from arr_coc.types import PastAnswer, PreviousAnswer, Question
 from stream.answer.model import history_text
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, ShadowCheck
 from stream.protocol.messages import (
     AnswerDelta,
     FramePacketMessage,
-    History,
-    PastAnswer,
-    PreviousAnswer,
     RequestLost,
-    SetQuery,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
@@ -41,28 +39,30 @@ __all__ = ["clock", "opened"]
 NEXT_SHOT = replace(STAMP, epoch=STAMP.epoch + 1)
 
 
-def asked(server: ClientFixture, turn: int = 1, epoch: int = STAMP.epoch, **options: object) -> TokenPacketMessage:
+def asked(server: ClientFixture, turn: int = 1, epoch: int = STAMP.epoch, **options: Any) -> Question:
+    """The question of the next packet."""
     server.grant(turn)
     packet = replace(tokens(), stamp=replace(STAMP, epoch=epoch))
     server.send(packet, "every", **options)
-    return server.expect(TokenPacketMessage)
+    return server.expect(TokenPacketMessage).question
 
 
-def answer_text(server: ClientFixture, text: str, turn: int = 1, query: str = "what?") -> list[object]:
-    number = asked(server, turn).answer
-    return server.hear(make_answer_reply(number, query, text))
+def answer_text(server: ClientFixture, text: str, turn: int = 1) -> list[object]:
+    asked(server, turn)
+    assert server.client.requests.request is not None
+    return server.hear(make_answer_reply(server.client.requests.request.number, text))
 
 
-def texts(history: History) -> list[str]:
+def texts(history: tuple[PastAnswer, ...]) -> list[str]:
     return [entry.text for entry in history]
 
 
 def test_the_newest_answers_are_sent_with_their_times(opened: Opener) -> None:
     server = opened(history=2)
     assert asked(server).history == ()
-    server.hear(make_answer_reply(0, "what?", "one\nline  "))
+    server.hear(make_answer_reply(0, "one\nline  "))
     assert asked(server, 2).history == (PastAnswer(STAMP.media_ns, "one line"),)
-    server.hear(make_answer_reply(1, "what?", "two"))
+    server.hear(make_answer_reply(1, "two"))
     answer_text(server, "x" * 5_000, 3)
     message = asked(server, 4)
     assert [len(text) for text in texts(message.history)] == [3, HISTORY_CHARS_MAX]
@@ -73,21 +73,18 @@ def test_the_newest_answers_are_sent_with_their_times(opened: Opener) -> None:
 def test_another_question_keeps_the_history_and_another_shot_if_it_spans_cuts(opened: Opener, spans_cuts: bool) -> None:
     server = opened(history=3, history_spans_cuts=spans_cuts)
     answer_text(server, "one")
-    server.client.set_query("who?")
-    server.expect(SetQuery)
-    server.asking("who?")
-    assert texts(asked(server, 2).history) == ["one"]
-    server.hear(make_answer_reply(1, "who?", "two"))
+    assert texts(asked(server, 2, text="who?").history) == ["one"]
+    server.hear(make_answer_reply(1, "two"))
     assert texts(asked(server, 3, epoch=NEXT_SHOT.epoch).history) == (["one", "two"] if spans_cuts else [])
-    server.hear(make_answer_reply(2, "who?", "three"))
+    server.hear(make_answer_reply(2, "three"))
     assert texts(asked(server, 4, epoch=NEXT_SHOT.epoch).history) == [*(["one", "two"] * spans_cuts), "three"]
 
 
 def test_an_answer_that_ends_after_a_cut_is_no_history_of_the_next_shot(opened: Opener) -> None:
     server = opened(history=3)
-    number = asked(server).answer
+    asked(server)
     server.client.on_cut()
-    server.hear(make_answer_reply(number, "what?", "one"))
+    server.hear(make_answer_reply(0, "one"))
     assert asked(server, 2, epoch=NEXT_SHOT.epoch).history == ()
 
 
@@ -120,7 +117,7 @@ def test_after_a_loss_the_request_has_the_same_history(opened: Opener) -> None:
     before = asked(server, 2)
     server.lose()
     server.greet()
-    after = server.grant_again(1, TokenPacketMessage)
+    after = server.grant_again(1, TokenPacketMessage).question
     assert (after.history, after.previous) == (before.history, before.previous)
     assert texts(after.history) == ["one"]
 
@@ -128,38 +125,32 @@ def test_after_a_loss_the_request_has_the_same_history(opened: Opener) -> None:
 def test_the_answer_to_the_same_question_in_the_same_shot_may_be_repeated(opened: Opener) -> None:
     server = opened(same_above=0.25)
     assert asked(server).previous is None
-    server.hear(make_answer_reply(0, "what?", "one"))
-    assert asked(server, 2).previous == PreviousAnswer("what?", "one", 0.25)
-    server.hear(make_answer_reply(1, "what?", "two"))
+    server.hear(make_answer_reply(0, "one"))
+    assert asked(server, 2).previous == PreviousAnswer("one", 0.25)
+    server.hear(make_answer_reply(1, "two"))
     assert asked(server, 3, epoch=NEXT_SHOT.epoch).previous is None
 
 
-def test_a_question_that_is_being_changed_has_no_previous_answer(opened: Opener) -> None:
+def test_an_answer_to_another_question_is_no_previous_one(opened: Opener) -> None:
     server = opened(same_above=0.5)
     answer_text(server, "one")
-    server.client.set_query("who?")
-    server.expect(SetQuery)
-    assert asked(server, 2).previous is None
-    server.asking("who?")
-    server.hear(make_answer_reply(1, "what?", "one"))
-    assert asked(server, 3).previous is None, "the last answer was to the question before"
-    server.hear(make_answer_reply(2, "who?", "one"))
-    assert asked(server, 4).previous == PreviousAnswer("who?", "one", 0.5)
+    assert asked(server, 2, text="who?").previous is None
+    server.hear(make_answer_reply(1, "one"))
+    assert asked(server, 3, text="who?").previous == PreviousAnswer("one", 0.5)
 
 
 @pytest.mark.parametrize("probability", [0.75, 0.125, None])
 def test_the_same_answer_is_unchanged_and_its_text_is_not_emitted(opened: Opener, probability: float | None) -> None:
     server = opened(same_above=0.5, history=2)
     answer_text(server, "a red bus")
-    assert asked(server, 2).answer == 1
+    asked(server, 2)
     assert server.hear(AnswerDelta(answer=1, text="a red"), AnswerDelta(answer=1, text=" bus")) == []
-    (event,) = server.hear(make_answer_reply(1, "what?", "a red bus", same=probability))
+    (event,) = server.hear(make_answer_reply(1, "a red bus", same=probability))
     assert isinstance(event, AnswerUnchanged)
     assert (event.answer, event.text, event.since_s, event.probability) == (1, "a red bus", 2.5, probability)
     message = asked(server, 3)
-    assert message.answer == 2
     assert texts(message.history) == ["a red bus"], "it is one answer still"
-    assert message.previous == PreviousAnswer("what?", "a red bus", 0.5)
+    assert message.previous == PreviousAnswer("a red bus", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +172,7 @@ def test_text_is_emitted_once_it_differs_from_the_previous_answer(
         assert [event.text for event in server.events(AnswerDeltaEvent, AnswerDelta(answer=1, text=piece))] == (
             [expected] if expected else []
         )
-    *rest, last = server.hear(make_answer_reply(1, "what?", "".join(pieces), same=0.1))
+    *rest, last = server.hear(make_answer_reply(1, "".join(pieces), same=0.1))
     assert isinstance(last, Answer)
     texts_of_rest = [event.text for event in rest if isinstance(event, AnswerDeltaEvent)]
     assert "".join([*emitted, *texts_of_rest]) == last.text == "".join(pieces)
@@ -213,7 +204,7 @@ def test_an_unchanged_answer_is_not_verified(opened: Opener) -> None:
     server = opened(same_above=0.5)
     answer_text(server, "one")
     asked(server, 2, shadow=whole_frame())
-    server.hear(make_answer_reply(1, "what?", "one", same=0.9))
+    server.hear(make_answer_reply(1, "one", same=0.9))
     assert not server.client.busy
 
 
@@ -221,12 +212,12 @@ def test_the_answer_that_verifies_another_has_its_history(opened: Opener) -> Non
     server = opened(same_above=0.5, history=1)
     answer_text(server, "one")
     asked(server, 2, shadow=whole_frame())
-    server.hear(make_answer_reply(1, "what?", "two", same=0.1))
+    server.hear(make_answer_reply(1, "two", same=0.1))
     server.expect(TurnRequest)
     server.hear(TurnGrant(turn=3))
-    message = server.expect(FramePacketMessage)
+    message = server.expect(FramePacketMessage).question
     assert (texts(message.history), message.previous) == (["one"], None)
-    (check,) = server.hear(make_answer_reply(1, "what?", "one"))
+    (check,) = server.hear(make_answer_reply(1, "one"))
     assert isinstance(check, ShadowCheck)
     assert texts(asked(server, 4).history) == ["two"]
 
@@ -241,7 +232,6 @@ def test_answers_of_an_earlier_run_are_history_as_well(opened: Opener) -> None:
     assert server.client.requests.recall(now)[-1] == first
     assert server.client.requests.recall(now) == [repeat]
     message = asked(server, epoch=99)
-    assert message.answer == 2
     assert texts(message.history) == ["of old"]
     assert message.previous is None, "that was to another question"
     (event,) = server.hear(answered(2))

@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.batching import step
-from arr_coc.types import GROUP_GROWTH, NS_PER_S, GroupPlace
+from arr_coc.types import GROUP_GROWTH, NS_PER_S, GroupPlace, Question
 from stream.answer.memory import GroupMemory
 from stream.answer.model import CONFIGURED, AnswerStats, ClientQuestion, ask_alone, load_answer_model
 from stream.answer.qwen import QwenAnswerModel
@@ -162,7 +162,7 @@ def ask(model: QwenAnswerModel, client: bytes, place: tuple[int, int], tokens: i
     packet.regions[:] = np.stack([np.zeros_like(rows), rows // 2, rows % 2], 1)
     model.hold(client)
     model.memory.add(client, packet)
-    question = ClientQuestion(client, packet, "what?")
+    question = ClientQuestion(client, packet, Question("what?"))
     ask_alone(model, question)
     assert question.stats is not None
     return question.stats
@@ -172,10 +172,10 @@ def ask(model: QwenAnswerModel, client: bytes, place: tuple[int, int], tokens: i
 def test_an_answer_costs_what_is_new(folder: Path, encode: str) -> None:
     model = load(folder, encode=encode)
     first, second, third = (ask(model, A, (1, number), tokens) for number, tokens in ((0, 4), (1, 1), (2, 0)))
-    assert [stats.appended_tokens for stats in (first, second, third)] == [4, 1, 0]
-    assert [stats.tokens_used for stats in (first, second, third)] == [4, 5, 5]
-    assert first.prefilled_tokens > second.prefilled_tokens > third.prefilled_tokens
-    assert third.memory_tokens == second.memory_tokens > first.memory_tokens > 4
+    assert [stats.work.appended_tokens for stats in (first, second, third)] == [4, 1, 0]
+    assert [stats.work.tokens_used for stats in (first, second, third)] == [4, 5, 5]
+    assert first.work.prefilled_tokens > second.work.prefilled_tokens > third.work.prefilled_tokens
+    assert third.work.memory_tokens == second.work.memory_tokens > first.work.memory_tokens > 4
     assert third.feedback is not None
     assert third.feedback.stamp.frame_index == 2
 

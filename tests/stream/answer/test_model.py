@@ -44,7 +44,7 @@ def test_a_qwen_model_answers_as_its_session_does(folder: Path) -> None:
     text = client.answer(packet())
     stats = client.stats
     assert stats is not None
-    assert (stats.tokens_used, stats.text_tokens) == (4, 5)
+    assert (stats.work.tokens_used, stats.work.text_tokens) == (4, 5)
     assert stats.feedback is not None
     assert stats.feedback.stamp == packet().stamp
     assert text == client.answer(packet())
@@ -56,7 +56,7 @@ def test_a_model_without_feedback_sends_none(folder: Path) -> None:
     client.answer(packet())
     assert client.stats is not None
     assert client.stats.feedback is None
-    message, arrays = answer_reply(0, "what?", "", client.stats)
+    message, arrays = answer_reply(0, "", client.stats)
     assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
@@ -69,7 +69,7 @@ def test_a_qwen_model_scores_as_its_session_does() -> None:
     client = OneClient(model)
     assert client.score(packet(), "is it?") == (score.yes, score.mass)
     assert client.stats is not None
-    assert (client.stats.tokens_used, client.stats.text_tokens) == (4, 0)
+    assert (client.stats.work.tokens_used, client.stats.work.text_tokens) == (4, 0)
 
 
 def test_a_watch_must_fit_the_model() -> None:

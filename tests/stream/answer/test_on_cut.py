@@ -39,7 +39,7 @@ from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.transport.links import Envelope
 from tests.support.answer_models import FakeAnswerModel
-from tests.support.events import make_token_packet
+from tests.support.events import QUESTION, make_token_packet
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
 
@@ -164,11 +164,11 @@ class ScriptedLink:
 
 
 def test_a_waiting_packet_is_dropped_by_a_cancel() -> None:
-    message, parts = token_message(0, 1, make_token_packet(FrameStamp(0, 0, 0), TileGrid.of(64, 64)))
+    message, parts = token_message(0, 1, make_token_packet(FrameStamp(0, 0, 0), TileGrid.of(64, 64)), QUESTION)
     packet = Envelope(message, tuple(memoryview(part.tobytes()) for part in parts))
     client = b"one"
     link = ScriptedLink(
-        [(client, Envelope(Connect(query="?"))), (client, Envelope(TurnRequest()))],
+        [(client, Envelope(Connect())), (client, Envelope(TurnRequest()))],
         [(client, packet), (client, Envelope(Cancel())), (client, Envelope(TurnRequest()))],
         [],
     )

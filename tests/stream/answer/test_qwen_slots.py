@@ -9,11 +9,10 @@ import pytest
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.batching import step as slots_module
-from arr_coc.types import NS_PER_S
+from arr_coc.types import NS_PER_S, PastAnswer, PreviousAnswer, Question
 from stream.answer.model import CONFIGURED, ClientQuestion, history_text, load_answer_model
 from stream.answer.qwen import ClientSlots, QwenAnswerModel
 from stream.config import AnswerConfig, Config
-from stream.protocol.messages import PastAnswer, PreviousAnswer
 from tests.stream.answer.test_model import at, folder, packet
 from tests.support.answer_models import OneClient
 
@@ -53,21 +52,23 @@ def ask(model: QwenAnswerModel, *questions: ClientQuestion) -> list[str]:
 def test_answers_and_feedback_are_each_clients_own(folder: Path, encode: str) -> None:
     model, lone = batched(folder, encode=encode), OneClient(load(folder, 1, encode=encode))
     for second in range(3):
-        questions = [ClientQuestion(client, at(10 * index + second), "what?") for index, client in enumerate(CLIENTS)]
+        questions = [
+            ClientQuestion(client, at(10 * index + second), Question("what?")) for index, client in enumerate(CLIENTS)
+        ]
         texts = ask(model, *questions)
         for question, text in zip(questions, texts, strict=True):
             lone.client = question.client
             assert text == lone.answer(question.packet)
             assert lone.stats is not None
             assert question.stats is not None
-            assert question.stats.tokens_used == lone.stats.tokens_used
+            assert question.stats.work.tokens_used == lone.stats.work.tokens_used
             assert question.stats.feedback is not None
             assert question.stats.feedback.stamp == question.packet.stamp
 
 
 def test_a_client_that_leaves_during_an_answer_is_dropped_and_the_others_go_on(folder: Path) -> None:
     model, lone = batched(folder), OneClient(load(folder, 1))
-    first, second = (ClientQuestion(client, packet(), "what?") for client in CLIENTS[:2])
+    first, second = (ClientQuestion(client, packet(), Question("what?")) for client in CLIENTS[:2])
     for question in (first, second):
         model.hold(question.client)
     model.ask([first, second])
@@ -83,14 +84,14 @@ def test_a_client_that_leaves_during_an_answer_is_dropped_and_the_others_go_on(f
 
 def test_an_answer_can_be_ended_early(folder: Path) -> None:
     model = batched(folder)
-    question = ClientQuestion(b"one", packet(), "what?")
+    question = ClientQuestion(b"one", packet(), Question("what?"))
     model.hold(b"one")
     model.ask([question])
     model.step()
     model.finish(question)
     assert question.ended
     assert question.stats is not None
-    assert question.stats.text_tokens == 2
+    assert question.stats.work.text_tokens == 2
     assert model.step() == []
 
 
@@ -142,9 +143,9 @@ def test_the_slots_of_a_client_that_leaves_are_returned() -> None:
 
 def test_a_previous_answer_is_scored_and_ends_the_question_if_it_is_likely(folder: Path) -> None:
     model = load(folder, 1)
-    (text,) = ask(model, ClientQuestion(b"one", packet(), "what?"))
+    (text,) = ask(model, ClientQuestion(b"one", packet(), Question("what?")))
     unlikely, likely = (
-        ClientQuestion(b"one", packet(), "what?", previous=PreviousAnswer("what?", "mo", same_above))
+        ClientQuestion(b"one", packet(), Question("what?", previous=PreviousAnswer("mo", same_above)))
         for same_above in (1.0, 1e-12)
     )
     assert ask(model, unlikely) == [text]
@@ -153,7 +154,7 @@ def test_a_previous_answer_is_scored_and_ends_the_question_if_it_is_likely(folde
     assert likely.stats is not None
     assert unlikely.stats.same == likely.stats.same
     assert 0 < (likely.stats.same or 0) < 1
-    assert (likely.stats.text_tokens, unlikely.stats.text_tokens) == (0, 6)
+    assert (likely.stats.work.text_tokens, unlikely.stats.work.text_tokens) == (0, 6)
 
 
 @pytest.mark.parametrize("entries", range(4))
@@ -164,16 +165,16 @@ def test_earlier_answers_that_do_not_fit_the_context_are_left_out_oldest_first(
     prompts = model._session.prompts
     history = tuple(PastAnswer(second * NS_PER_S, f"answer {second} " * 3) for second in range(3))
     query = history_text(history[len(history) - entries :]) + "what?"
-    ask(model, ClientQuestion(b"one", packet(), query))
-    reference = ClientQuestion(b"one", packet(), query)
+    ask(model, ClientQuestion(b"one", packet(), Question(query)))
+    reference = ClientQuestion(b"one", packet(), Question(query))
     texts = ask(model, reference)
     context = prompts.other_tokens(query) + 4 + len(prompts.ids.frame_open) + len(prompts.ids.frame_close)
     monkeypatch.setattr(type(model._session.qwen), "max_context_tokens", context)
-    question = ClientQuestion(b"one", packet(), "what?", history=history)
+    question = ClientQuestion(b"one", packet(), Question("what?", history=history))
     assert ask(model, question) == texts
     assert question.stats is not None
     assert reference.stats is not None
-    assert question.stats.prefilled_tokens == reference.stats.prefilled_tokens
+    assert question.stats.work.prefilled_tokens == reference.stats.work.prefilled_tokens
 
 
 STREET = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')
@@ -187,21 +188,21 @@ def test_clients_have_schemas_of_their_own(folder: Path, options: dict[str, obje
         assert schema is not None
         model.check_schema(schema)
     questions = [
-        ClientQuestion(client, packet(), "what?", schema=schema)
+        ClientQuestion(client, packet(), Question("what?", schema=schema and schema.text))
         for client, schema in zip(CLIENTS, schemas, strict=True)
     ]
     structured, choice, free = ask(model, *questions)
     assert set(STREET.fields_of(structured)) == {"people", "weather"}
     assert choice in ("open", "closed")
     if "dtype" not in options:  # small weights round differently in a batch
-        assert free == ask(model, ClientQuestion(CLIENTS[2], packet(), "what?"))[0]
+        assert free == ask(model, ClientQuestion(CLIENTS[2], packet(), Question("what?")))[0]
 
 
 def test_the_form_of_an_answer_is_put_behind_the_question_unless_the_model_knows_one_world_only(folder: Path) -> None:
     model = load(folder, 1, max_tokens=120)
     plain, structured = (
-        ClientQuestion(b"one", packet(), "what?"),
-        ClientQuestion(b"one", packet(), "what?", schema=STREET),
+        ClientQuestion(b"one", packet(), Question("what?")),
+        ClientQuestion(b"one", packet(), Question("what?", schema=STREET.text)),
     )
     model.hold(b"one")
     assert model._slot_question(plain).instruction == ""

@@ -26,6 +26,8 @@ from stream.protocol.messages import (
     Cancel,
     Connect,
     Disconnect,
+    Embed,
+    Embedded,
     GlancePacketMessage,
     IdleGrant,
     IdlePacketMessage,
@@ -33,14 +35,10 @@ from stream.protocol.messages import (
     IdleReply,
     IdleRequest,
     Message,
-    QueryAccepted,
     ServerHello,
-    SetQuery,
-    SetWatches,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
-    WatchAccepted,
 )
 from stream.recording.journal import JournalEntry
 from stream.transport import Transport
@@ -99,9 +97,7 @@ class Peer:
     turn: int = 0
     idle_number: int = 0
     yes: float = 0.01
-    query: str = ""
-    accepted: tuple[str, ...] = ()
-    refusal: str | None = None
+    refusals: dict[str, str] = field(default_factory=dict)
 
     def step(self) -> None:
         for link in self.endpoint.links:
@@ -127,13 +123,8 @@ class Peer:
                     reads_ahead=self.reads_ahead,
                 )
             )
-            self.accepted = ()
-            self.accept(message.watches)
-            self.hold(message.query)
-        elif isinstance(message, SetWatches):
-            self.accept(message.watches)
-        elif isinstance(message, SetQuery):
-            self.hold(message.query)
+        elif isinstance(message, Embed) and self.greets:
+            self.embed(message)
         elif isinstance(message, TurnRequest) and self.grants:
             self.turn += 1
             self.send(TurnGrant(turn=self.turn, kept=self.next_place))
@@ -145,35 +136,29 @@ class Peer:
             rebuilt = not message.place.frame
             self.send(IdleReply(number=message.number, tokens=2, took_ms=1.0, rebuilt=rebuilt, kept=self.next_place))
         elif isinstance(message, GlancePacketMessage) and self.glances:
-            self.send(make_glance_reply(message.glance, self.query))
+            self.send(make_glance_reply(message.glance))
         elif isinstance(message, TokenPacketMessage) and self.answers:
-            assert set(message.checks) <= set(self.accepted)
-            if message.checks:
-                self.send(make_yes_no_reply(message.answer, *((self.yes, 1.0) for _ in message.checks)))
-            if message.wants_answer:
+            checks = message.question.checks
+            if checks:
+                self.send(make_yes_no_reply(message.answer, *((self.yes, 1.0) for _ in checks)))
+            if message.question.wants_answer:
                 self.answer(message.answer)
 
-    def accept(self, watches: tuple[str, ...]) -> None:
-        """Forget the watches that are left out, and accept or refuse each new one."""
-        before, self.accepted = self.accepted, ()
-        for watch in watches:
-            if watch in before:
-                self.accepted += (watch,)
-            elif self.refusal is not None:
-                self.send(WatchAccepted(query=watch, model_id=self.model_id, error=self.refusal))
-            else:
-                self.accepted += (watch,)
-                embedding = np.zeros((1, 8), np.float32)
-                words = {"unseen_words": self.unknown_words, "arrays": specs_of(embedding)}
-                self.send(WatchAccepted(query=watch, model_id=self.model_id, **words), [embedding])
+    def embed(self, message: Embed) -> None:
+        fields: dict[str, Any] = {"text": message.text, "is_check": message.is_check, "model_id": self.model_id}
+        if message.text in self.refusals:
+            self.send(Embedded(**fields, error="ContextLengthError", reason=self.refusals[message.text]))
+            return
+        embedding = np.zeros((1, 8), np.float32)
+        words = self.unknown_words if message.is_check else ()
+        self.send(Embedded(**fields, unseen_words=words, arrays=specs_of(embedding)), [embedding])
 
     def answer(self, number: int) -> None:
-        self.send(make_answer_reply(number, self.query, "t"))
+        self.send(make_answer_reply(number, "t"))
 
-    def hold(self, query: str) -> None:
-        self.query = query
-        embedding = np.zeros((1, 8), np.float32)
-        self.send(QueryAccepted(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
+    def embeds(self) -> list[str]:
+        """Texts that it was asked to embed."""
+        return [message.text for message in self.received if isinstance(message, Embed)]
 
     def packets(self) -> list[int]:
         return [message.stamp.frame_index for message in self.received if isinstance(message, TokenPacketMessage)]
@@ -548,7 +533,7 @@ def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
     run.control.send(Ask("where?"))
     run.control.send(Ask("who?"))
     run.go_on()
-    assert [message.query for message in run.peer.received if isinstance(message, SetQuery)] == ["who?"]
+    assert run.peer.embeds() == ["what?", "who?"]
 
 
 @pytest.mark.parametrize(
@@ -627,7 +612,7 @@ def test_a_forced_watch_has_a_warning_in_every_check(opened: Opener) -> None:
 def spoken(run: ScheduledRun) -> list[tuple[int, bool]]:
     """Indices of the frames that were sent, and whether an answer was requested."""
     return [
-        (message.stamp.frame_index, message.wants_answer)
+        (message.stamp.frame_index, message.question.wants_answer)
         for message in run.peer.received
         if isinstance(message, TokenPacketMessage)
     ]
@@ -663,7 +648,7 @@ def test_several_watches_are_checked_with_one_packet_and_share_the_allocation(op
     assert run.others == [["is it gone?"]], "the query itself is that of the first watch"
     run.show(0)
     (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
-    assert packet.checks == ("is it there?", "is it gone?")
+    assert packet.question.checks == ("is it there?", "is it gone?")
     assert [event.watch for event in run.events if isinstance(event, YesNoResult)] == ["there", "gone"]
 
 
@@ -671,7 +656,7 @@ def test_watches_with_one_question_are_one_check(opened: Opener) -> None:
     run = opened(watches=(watched(), watched(name="again")), watches_only=True).greet()
     run.show(0)
     (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
-    assert packet.checks == ("is it there?",)
+    assert packet.question.checks == ("is it there?",)
     assert [event.watch for event in run.events if isinstance(event, YesNoResult)] == ["there", "again"]
 
 
@@ -691,7 +676,7 @@ def test_a_watch_outside_its_schedule_is_in_no_packet(opened: Opener) -> None:
     run = opened(watches=(watched(), never), watches_only=True, wall_s=lambda: 0.0).greet()
     run.show(0)
     (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
-    assert packet.checks == ("is it there?",)
+    assert packet.question.checks == ("is it there?",)
     only_run = opened(watches=(never,), watches_only=True, wall_s=lambda: 0.0).greet()
     only_run.show(0, since_look=1.0)
     assert spoken(only_run) == []
@@ -735,7 +720,7 @@ def test_a_removed_watch_is_no_longer_checked_and_its_name_may_be_used_again(ope
     run.control.send(RemoveWatch("there"))
     run.go_on()
     assert changes(run) == [("there", ["gone"], None)]
-    assert (run.others[-1], run.peer.accepted) == (["is it gone?"], ("is it gone?",))
+    assert run.others[-1] == ["is it gone?"]
     run.show(1, cut=True)
     assert looked(run) == ["there", "gone", "gone"]
     run.control.send(AddWatch("there", "is it back?"))
@@ -796,16 +781,17 @@ def test_a_question_that_the_server_or_the_model_refuses_leaves_the_run_as_it_wa
     run = opened(source_is_drawn=True)
     run.peer.known_world = "drawn scenes"
     run.greet()
-    run.peer.refusal = "the question is too long"
+    run.peer.refusals[DOOR.question] = "the question is too long"
     run.control.send(DOOR)
     run.go_on()
-    run.peer.refusal, run.peer.unknown_words = None, ("door",)
+    run.peer.refusals.clear()
+    run.peer.unknown_words = ("door",)
     run.control.send(DOOR)
     run.go_on()
     assert [(names, error is None) for _, names, error in changes(run)] == [([], False)] * 2
     assert changes(run)[0][2] == "the question is too long"
     assert "door" in str(changes(run)[1][2])
-    assert run.peer.accepted == ()
+    assert run.others == [[]]
     run.show(0)
     assert run.triggers() == ["start"]
 
@@ -819,7 +805,6 @@ def test_only_watches_keep_one_and_the_question_of_the_run_follows(opened: Opene
     run.control.send(RemoveWatch("there"))
     run.go_on(4)
     assert changes(run)[1:] == [("gone", ["there", "gone"], None), ("there", ["gone"], None)]
-    assert run.peer.query == "is it gone?"
     assert (run.models[-1][1].text, run.others[-1]) == ("is it gone?", [])
 
 
@@ -837,8 +822,7 @@ def test_another_server_is_given_the_present_watches(opened: Opener) -> None:
     run.go_on(4)
     run.scheduler.connection.give_up("test")
     run.go_on(4)
-    connects = [message.watches for message in run.peer.received if isinstance(message, Connect)]
-    assert connects == [("is it there?", "is it gone?"), ("is it there?", "is the door open?")]
+    assert run.peer.embeds()[-3:] == ["what?", "is it there?", "is the door open?"]
     run.show(0)
     run.go_on()
     assert looked(run) == ["there", "door"]
@@ -964,7 +948,7 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
     )
     with pytest.raises(AssertionError if is_connected else ConnectionRefused, match=message):
         scheduler.wait_until_ready()
-    assert [type(message) for message, _ in endpoint.links[0].outbox] == [Connect]
+    assert [type(message) for message, _ in endpoint.links[0].outbox] == [Connect, Embed]
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

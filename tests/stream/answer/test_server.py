@@ -14,8 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
-from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.errors import ContextLengthError, ModelNotFound
+from arr_coc.types import (
+    FramePacket,
+    FrameStamp,
+    PastAnswer,
+    PreviousAnswer,
+    QueryEmbedding,
+    Question,
+    TileGrid,
+    TokenPacket,
+)
 from stream.answer import server as server_module
 from stream.answer import turns as turns_module
 from stream.answer.admission import ServerOptions
@@ -36,28 +45,23 @@ from stream.protocol.messages import (
     Connect,
     Credit,
     Disconnect,
+    Embed,
+    Embedded,
     ErrorReply,
     GlanceReply,
     KeepAlive,
     Message,
-    PastAnswer,
     PixelPlace,
-    PreviousAnswer,
     Probe,
-    QueryAccepted,
     RequestLost,
     ServerHello,
-    SetQuery,
-    SetWatches,
     TurnExpired,
     TurnGrant,
     TurnRequest,
-    WatchAccepted,
     YesNoReply,
 )
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Envelope, Link
-from stream.untrusted import QUESTIONS_AT_ONCE
 from tests.support import answer_models
 from tests.support.answer_models import (
     BrokenAnswerModel,
@@ -68,7 +72,7 @@ from tests.support.answer_models import (
     PatientAnswerModel,
     SilentAnswerModel,
 )
-from tests.support.events import make_frame_packet
+from tests.support.events import QUESTION, make_frame_packet
 from tests.support.network import LIMIT_MS, until
 from tests.support.runs import StageRunner, expect, stage_runner
 
@@ -120,13 +124,13 @@ class Client:
         *,
         join: bool = True,
         query: str = "what is it",
-        watches: tuple[str, ...] = (),
+        checks: tuple[str, ...] = (),
         **fields: Any,
     ) -> None:
         self.link: Link = runner.link(ALLOCATE_ANSWER)
-        self.watches = watches
+        self.question = Question(query, checks=checks)
         if join:
-            self.link.send(Connect(query=query, watches=watches, **fields))
+            self.link.send(Connect(**fields))
 
     def expect_whole(self, kind: type[M]) -> tuple[M, Envelope]:
         """Receive the next message other than KeepAlive, which must be of this kind."""
@@ -149,18 +153,25 @@ class Client:
 
     def greeted(self) -> Client:
         self.expect(ServerHello)
-        for watch in self.watches:
-            assert self.expect(WatchAccepted).query == watch
-        self.expect(QueryAccepted)
         return self
+
+    def embed(self, text: str, **fields: Any) -> tuple[Embedded, Envelope]:
+        self.link.send(Embed(text=text, **fields))
+        return self.expect_whole(Embedded)
 
     def turn(self) -> int:
         self.link.send(TurnRequest())
         return self.expect(TurnGrant).turn
 
-    def ask(self, number: int = 0, turn: int | None = None, packet: TokenPacket | None = None) -> None:
+    def ask(
+        self,
+        number: int = 0,
+        turn: int | None = None,
+        packet: TokenPacket | None = None,
+        question: Question | None = None,
+    ) -> None:
         turn_number = self.turn() if turn is None else turn
-        self.link.send(*token_message(number, turn_number, packet or tokens(), checks=self.watches))
+        self.link.send(*token_message(number, turn_number, packet or tokens(), question or self.question))
 
     def hear_answer(self) -> AnswerReply:
         for _ in range(2):
@@ -208,27 +219,25 @@ class FrailAnswerModel(FakeAnswerModel):
         yield from super().answer(packet, query)
 
 
-def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner) -> None:
-    serve(runner, answer_models.DrawnWorldAnswerModel)
-    client = Client(runner)
-    hello = client.expect(ServerHello)
-    assert (hello.model_id, hello.knows_levels, hello.known_world) == ("fake", True, "drawn scenes")
-    asking, received = client.expect_whole(QueryAccepted)
-    embedding = embedding_of(asking, received.parts)
-    assert (embedding.text, embedding.model_id, asking.error) == ("what is it", "fake", None)
-    assert embedding.tokens.shape == (3, 8)
+def test_it_greets_with_its_model(runner: StageRunner) -> None:
+    serve(runner, answer_models.DrawnWorldAnswerModel, encode="prune")
+    hello = Client(runner).expect(ServerHello)
+    assert (hello.model_id, hello.knows_levels, hello.known_world, hello.encode) == (
+        *("fake", True, "drawn scenes", "prune"),
+    )
 
 
-@pytest.mark.parametrize("query", ["what is it", "who is it"])
-def test_a_previous_answer_to_another_question_is_not_compared(runner: StageRunner, query: str) -> None:
+def test_history_and_the_previous_answer_are_of_the_question(runner: StageRunner) -> None:
     serve(runner, NewsAnswerModel)
     client = Client(runner).greeted()
-    message, arrays = token_message(0, client.turn(), tokens())
-    history = (PastAnswer(0, "other"),)
-    previous = PreviousAnswer(query, "quarter 0, other at 0 ms", 0.5)
-    client.link.send(msgspec.structs.replace(message, history=history, previous=previous), arrays)
+    previous = PreviousAnswer("quarter 0, other at 0 ms", 0.5)
+    client.ask(question=Question("what?", history=(PastAnswer(0, "other"),), previous=previous))
     reply = client.hear_answer()
-    assert (reply.text, reply.same) == ("quarter 0, other at 0 ms", 0.875 if query == "what is it" else None)
+    assert (reply.text, reply.same) == ("quarter 0, other at 0 ms", 0.875)
+    client.ask(question=QUESTION)
+    client.expect(AnswerDelta)
+    reply = client.expect(AnswerReply)
+    assert (reply.text, reply.same) == ("quarter 0", None)
 
 
 def test_it_reports_that_its_model_is_loaded(runner: StageRunner) -> None:
@@ -244,8 +253,8 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text="frame 7")
     assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text=f" sum {SUM}")
     answered, received = client.expect_whole(AnswerReply)
-    assert (answered.answer, answered.query, answered.text) == (3, "what is it", f"frame 7 sum {SUM}")
-    assert (answered.tokens_used, answered.text_tokens) == (2, 4)
+    assert (answered.answer, answered.text) == (3, f"frame 7 sum {SUM}")
+    assert (answered.work.tokens_used, answered.work.text_tokens) == (2, 4)
     feedback = feedback_of(answered, received.parts)
     assert feedback is not None
     assert feedback.stamp == STAMP
@@ -270,94 +279,89 @@ class LookingAnswerModel(FakeAnswerModel):
 @pytest.mark.parametrize("checks_only", [True, False])
 def test_checks_are_the_whole_answer_if_they_are_alone(runner: StageRunner, checks_only: bool) -> None:
     serve(runner, LookingAnswerModel)
-    client = Client(runner, watches=("is it there", "is it gone")).greeted()
-    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=not checks_only, checks=client.watches)
-    client.link.send(message, arrays)
+    client = Client(runner).greeted()
+    client.ask(3, question=Question("what?", wants_answer=not checks_only, checks=("is it there", "is it gone")))
     reply, received = client.expect_whole(YesNoReply)
-    assert (reply.answer, reply.scores, reply.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
+    assert (reply.answer, reply.scores, reply.work.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
     assert (feedback_of(reply, received.parts) is not None) == checks_only
     if not checks_only:
         client.hear_answer()
     assert client.quiet()
 
 
-@pytest.mark.parametrize("checks", [("is it gone",), ("is it there", "is it there")])
-def test_checks_are_of_the_clients_watches_and_each_once(runner: StageRunner, checks: tuple[str, ...]) -> None:
-    serve(runner, shared=True)
-    client = Client(runner, watches=("is it there",)).greeted()
-    client.link.send(*token_message(3, client.turn(), tokens(), checks=checks))
-    assert client.expect(ErrorReply).message == "a packet asks for the check of a watch that its client does not have"
-
-
-def test_a_watch_is_accepted_with_its_embedding_and_the_words_that_the_model_does_not_know(
-    runner: StageRunner,
-) -> None:
-    serve(runner, UnknowingAnswerModel)
-    client = Client(runner, watches=("is it " + "x" * 99, "is it there"))
-    client.expect(ServerHello)
-    accepted, received = client.expect_whole(WatchAccepted)
-    assert accepted.unseen_words == ("x" * 40,)
-    embedding = embedding_of(accepted, received.parts)
-    assert (embedding.text, embedding.tokens.shape) == ("is it " + "x" * 99, (3, 8))
-    assert client.expect(WatchAccepted).unseen_words == ("there",)
-
-
-def test_watches_are_added_and_removed_while_a_client_stays(runner: StageRunner) -> None:
-    serve(runner, shared=True)
-    client = Client(runner, watches=("is it there",)).greeted()
-    client.link.send(SetWatches(watches=("is it there", "is it gone")))
-    accepted, received = client.expect_whole(WatchAccepted)
-    assert (accepted.query, accepted.error) == ("is it gone", None)
-    assert embedding_of(accepted, received.parts).tokens.shape == (3, 8)
-    checks = ("is it there", "is it gone")
-    client.link.send(*token_message(3, client.turn(), tokens(), wants_answer=False, checks=checks))
-    assert len(client.expect(YesNoReply).scores) == 2
-    client.link.send(SetWatches(watches=("is it gone",)))
-    client.link.send(*token_message(4, client.turn(), tokens(), wants_answer=False, checks=checks[1:]))
-    assert len(client.expect(YesNoReply).scores) == 1
-    client.link.send(*token_message(5, client.turn(), tokens(), checks=checks))
-    assert "a watch that its client does not have" in client.expect(ErrorReply).message
+LONG = "is it " + "x" * 99
 
 
 @pytest.mark.parametrize(
-    ("model", "question", "words"),
+    ("model", "embed", "error", "words"),
     [
-        (answer_models.WordlessAnswerModel, "is it there", "no single token for yes"),
-        (answer_models.PickyAnswerModel, "refused", "too long"),
+        (FakeAnswerModel, Embed(text="what is it"), None, ()),
+        (UnknowingAnswerModel, Embed(text="what is it"), None, ()),
+        (UnknowingAnswerModel, Embed(text=LONG, is_check=True), None, ("x" * 40,)),
+        (answer_models.WordlessAnswerModel, Embed(text="is it"), None, ()),
+        (answer_models.WordlessAnswerModel, Embed(text="is it", is_check=True), "ModelError: no single token for", ()),
+        (answer_models.PickyAnswerModel, Embed(text="refused"), "ContextLengthError: too long", ()),
+        (answer_models.CountingAnswerModel, Embed(text="what", schema='{"n": "integer"}'), None, ()),
+        (
+            answer_models.CountingAnswerModel,
+            Embed(text="what", schema='{"refused": "integer"}'),
+            "OptionError: ref",
+            (),
+        ),
+        (FakeAnswerModel, Embed(text="what", schema='{"a": "file"}'), 'OptionError: a: there is no type "file"', ()),
+        (FakeAnswerModel, Embed(text="what", schema="[" * 5_000), "OptionError: the schema is not JSON", ()),
+        (
+            FakeAnswerModel,
+            Embed(text="what", schema='{"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}'),
+            "OptionError: $defs/a leads to itself",
+            (),
+        ),
     ],
 )
-def test_a_watch_that_is_refused_leaves_its_client_connected(
-    runner: StageRunner, model: type[answer_models.FakeAnswerModel], question: str, words: str
+def test_a_question_is_embedded_or_refused(
+    runner: StageRunner,
+    model: type[answer_models.FakeAnswerModel],
+    embed: Embed,
+    error: str | None,
+    words: tuple[str, ...],
 ) -> None:
     serve(runner, model, shared=True)
     client = Client(runner).greeted()
-    client.link.send(SetWatches(watches=(question,)))
-    refused = client.expect(WatchAccepted)
-    assert refused.query == question
-    assert words in str(refused.error)
-    client.ask(3)
-    assert client.hear_answer().answer == 3
+    client.link.send(embed)
+    reply, received = client.expect_whole(Embedded)
+    assert (reply.text, reply.is_check, reply.model_id) == (embed.text, embed.is_check, "fake")
+    assert reply.unseen_words == words
+    if error is None:
+        embedding = embedding_of(reply, received.parts)
+        assert (embedding.text, embedding.model_id) == (embed.text, "fake")
+        assert embedding.tokens.shape == (len(embed.text.split()), 8)
+    else:
+        assert f"{reply.error}: {reply.reason}".startswith(error.split("$")[0])
+    client.ask(3, question=Question("what?", schema='{"n": "integer"}'))
+    client.expect(AnswerDelta)
 
 
-def test_of_many_changes_during_an_answer_the_last_watches_and_the_last_question_count(runner: StageRunner) -> None:
+@pytest.mark.parametrize(("most", "kinds"), [(8, [Embedded, AnswerDelta]), (2, [ErrorReply])])
+def test_of_many_questions_a_few_are_embedded_between_two_steps_and_too_many_are_refused(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, most: int, kinds: list[type[Message]]
+) -> None:
+    monkeypatch.setattr(server_module, "QUESTIONS_AT_ONCE", 1)
+    monkeypatch.setattr(server_module, "EMBEDS_MAX", most)
+    go_on = threading.Event()
+    answer_models.on_packet = lambda frame_index: go_on.wait(LIMIT_MS / 1000) and None
     serve(runner, shared=True)
     client = Client(runner).greeted()
-    for place in range(3 * QUESTIONS_AT_ONCE):
-        client.link.send(SetWatches(watches=(f"is it {place}",)))
-        client.link.send(SetQuery(query=f"what {place}"))
-    last = 3 * QUESTIONS_AT_ONCE - 1
-    queries: set[str] = set()
-    while not {f"is it {last}", f"what {last}"} <= queries:
-        received = client.link.receive(LIMIT_MS)
-        assert received is not None
-        queries.add(getattr(received.message, "query", ""))
-    client.link.send(*token_message(3, client.turn(), tokens(), wants_answer=False, checks=(f"is it {last}",)))
-    assert client.expect(YesNoReply).answer == 3
+    client.ask(0)
+    client.expect(AnswerDelta)
+    for number in range(3):
+        client.link.send(Embed(text=f"what {number}"))
+    go_on.set()
+    assert [type(client.expect(Message)) for _ in kinds] == kinds
 
 
 def test_checks_are_evaluated_before_the_answer(runner: StageRunner) -> None:
     serve(runner)
-    client = Client(runner, watches=("is it there",)).greeted()
+    client = Client(runner, checks=("is it there",)).greeted()
     client.ask(3)
     assert client.expect(YesNoReply).answer == 3
     assert client.hear_answer().text == f"frame 7 sum {SUM}"
@@ -365,40 +369,16 @@ def test_checks_are_evaluated_before_the_answer(runner: StageRunner) -> None:
 
 def test_a_cancelled_check_is_not_reported(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(runner)
-    client = Client(runner, watches=("is it there",)).greeted()
+    client = Client(runner, checks=("is it there",)).greeted()
     monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: client.link.send(Cancel()))
     client.ask(3)
     assert client.quiet()
 
 
-def test_a_model_that_cannot_evaluate_a_watch_refuses_the_client(runner: StageRunner) -> None:
-    serve(runner, answer_models.WordlessAnswerModel)
-    failed = Client(runner, watches=("is it there",)).expect(ErrorReply)
-    assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
-    Client(runner).greeted()
-
-
-@pytest.mark.parametrize(
-    ("schema", "problem"),
-    [
-        ('{"refused": "integer"}', "refused"),
-        ('{"a": "file"}', 'a: there is no type "file"'),
-        ("[" * 5_000, "the schema is not JSON"),
-        ('{"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}', "leads to itself"),
-    ],
-)
-def test_a_schema_that_cannot_be_used_refuses_the_client(runner: StageRunner, schema: str, problem: str) -> None:
+def test_the_schema_of_a_question_reaches_the_model(runner: StageRunner) -> None:
     serve(runner, answer_models.CountingAnswerModel)
-    failed = Client(runner, schema=schema).expect(ErrorReply)
-    assert failed.error == "OptionError"
-    assert problem in failed.message
-    Client(runner).greeted()
-
-
-def test_the_schema_of_a_client_reaches_the_model(runner: StageRunner) -> None:
-    serve(runner, answer_models.CountingAnswerModel)
-    client = Client(runner, schema='{"quarter": "integer"}').greeted()
-    client.ask(3)
+    client = Client(runner).greeted()
+    client.ask(3, question=Question("what?", schema='{"quarter": "integer"}'))
     assert client.hear_answer().text == '{"quarter'
 
 
@@ -415,9 +395,8 @@ class RememberingAnswerModel(FakeAnswerModel):
         yield from super().answer(packet, query)
         self.packet_counts[client] = self.packet_counts.get(client, 0) + 1
         assert self._answer_stats is not None
-        self._answer_stats = replace(
-            self._answer_stats, frames=self.packet_counts[client], oldest_frame_ns=5, kept_bytes=6
-        )
+        work = replace(self._answer_stats.work, frames=self.packet_counts[client], oldest_frame_ns=5, kept_bytes=6)
+        self._answer_stats = replace(self._answer_stats, work=work)
 
 
 def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: StageRunner) -> None:
@@ -427,9 +406,8 @@ def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: 
     for client, frames in ((first, 1), (first, 2), (second, 1), (first, 3)):
         client.ask()
         answered = client.hear_answer()
-        assert (answered.frames, answered.oldest_frame_ns, answered.kept_bytes) == (frames, 5, 6)
-    first.link.send(SetQuery(query="another"))
-    first.expect(QueryAccepted)
+        assert (answered.work.frames, answered.work.oldest_frame_ns, answered.work.kept_bytes) == (frames, 5, 6)
+    first.embed("another")
     assert sorted(RememberingAnswerModel.packet_counts.values()) == [1, 3]
     first.link.send(Disconnect())
     second.ask()
@@ -452,7 +430,7 @@ def test_two_clients_are_answered_in_turn_and_each_receives_only_its_own_answers
     order: list[int] = []
     answer_models.on_packet = order.append
     serve(runner)
-    clients = [Client(runner).greeted(), Client(runner, query="who").greeted()]
+    clients = [Client(runner).greeted(), Client(runner).greeted()]
     first_turn = clients[0].turn()
     clients[1].link.send(TurnRequest())
     for number in range(3):
@@ -463,7 +441,7 @@ def test_two_clients_are_answered_in_turn_and_each_receives_only_its_own_answers
             for _ in range(2):
                 assert client.expect(AnswerDelta).answer == number
             answered = client.expect(AnswerReply)
-            assert (answered.answer, answered.query) == (number, ["what is it", "who"][index])
+            assert answered.answer == number
             assert answered.text.startswith(f"frame {10 * index + number} ")
     assert order == [0, 10, 1, 11, 2, 12]
     assert clients[1].quiet()
@@ -504,7 +482,7 @@ def test_a_packet_without_a_turn_is_refused(runner: StageRunner) -> None:
 
 
 def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
-    """The second one comes before the first one is answered: another client's connection holds the stage up."""
+    """The second one comes before the first one is answered: another client's question holds the stage up."""
     joining, go_on = threading.Event(), threading.Event()
 
     class Thoughtful(FakeAnswerModel):
@@ -517,7 +495,7 @@ def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
     serve(runner, Thoughtful)
     client = Client(runner).greeted()
     turn = client.turn()
-    Client(runner, query="hold on")
+    Client(runner).greeted().link.send(Embed(text="hold on"))
     assert joining.wait(LIMIT_MS / 1000)
     client.ask(0, turn)
     client.ask(1, turn)
@@ -612,7 +590,7 @@ def test_a_cancel_of_one_does_not_stop_the_answer_of_another(runner: StageRunner
     speaking.expect(AnswerDelta)
     other.link.send(TurnRequest())
     other.link.send(Cancel())
-    other.link.send(Connect(query="are you there"))
+    other.link.send(Connect())
     other.greeted()
     stopped.set()
     speaking.hear_answer()
@@ -647,14 +625,14 @@ def test_a_packet_that_cannot_be_read_is_reported_to_its_sender_and_costs_its_tu
     good.hear_answer()
     bad.link.send(TurnRequest())
     assert bad.quiet(), "it has to connect anew"
-    bad.link.send(Connect(query="once more"))
+    bad.link.send(Connect())
     bad.greeted()
 
 
 def test_a_packet_that_contradicts_itself_is_reported_to_its_sender_only(runner: StageRunner) -> None:
     serve(runner)
     good, bad = Client(runner).greeted(), Client(runner).greeted()
-    message, arrays = token_message(0, bad.turn(), tokens())
+    message, arrays = token_message(0, bad.turn(), tokens(), QUESTION)
     bad.link.send(message, arrays[:2])
     failed = bad.expect(ErrorReply)
     assert (failed.error, failed.message) == ("TransportError", "TokenPacketMessage announces 3 arrays and came with 2")
@@ -683,33 +661,26 @@ def test_a_full_server_refuses_clients_until_one_leaves(runner: StageRunner, mon
     first.link.send(Disconnect())
     first.link.send(TurnRequest())
     assert first.quiet()
-    late.link.send(Connect(query="and now"))
+    late.link.send(Connect())
     late.greeted()
 
 
-def test_a_client_with_another_encoding_is_refused(runner: StageRunner) -> None:
+def test_a_packet_of_another_encoding_is_refused(runner: StageRunner) -> None:
     serve(runner, encode="prune")
-    failed = Client(runner, encode="sparse").expect(ErrorReply)
-    assert failed.error == "OptionError"
-    assert failed.message == (
-        "the answer server encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
-    )
-    Client(runner, encode="prune").greeted()
-
-
-def test_a_first_question_that_is_too_long_is_refused(runner: StageRunner) -> None:
-    serve(runner, ShortAnswerModel)
-    failed = Client(runner, query="x" * 21).expect(ErrorReply)
-    assert (failed.error, failed.message) == ("ContextLengthError", "the question is too long")
-    Client(runner).greeted()
+    client = Client(runner).greeted()
+    client.ask()
+    assert client.expect(ErrorReply).message == "a packet is made for sparse"
+    other = Client(runner).greeted()
+    other.ask(question=Question("what?", encode="prune"))
+    other.hear_answer()
 
 
 def test_unknown_clients_are_not_answered(runner: StageRunner) -> None:
     serve(runner)
     stranger = Client(runner, join=False)
-    for message in (TurnRequest(), SetQuery(query="who"), Cancel(), Disconnect()):
+    for message in (TurnRequest(), Embed(text="who"), Cancel(), Disconnect()):
         stranger.link.send(message)
-    stranger.link.send(*token_message(0, 0, tokens()))
+    stranger.link.send(*token_message(0, 0, tokens(), QUESTION))
     assert stranger.quiet()
     Client(runner).greeted()
 
@@ -725,46 +696,14 @@ def test_a_message_that_it_does_not_take_is_reported_to_its_sender(runner: Stage
     other.hear_answer()
 
 
-def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRunner) -> None:
+def test_each_packet_has_its_question(runner: StageRunner) -> None:
     serve(runner, QueryingAnswerModel)
     client, other = Client(runner, query="what").greeted(), Client(runner, query="where").greeted()
-    client.link.send(SetQuery(query="who and why"))
-    asking, received = client.expect_whole(QueryAccepted)
-    assert asking.error is None
-    assert embedding_of(asking, received.parts).tokens.shape == (3, 8)
-    for asker, query in ((client, "who and why"), (other, "where")):
-        asker.ask(0)
+    for asker, question in ((client, Question("who and why")), (other, None), (client, None)):
+        asker.ask(0, question=question)
         for _ in range(3):
             asker.expect(AnswerDelta)
-        answered = asker.expect(AnswerReply)
-        assert answered.text.endswith(f" {query}")
-        assert answered.query == query
-
-
-def test_a_question_that_is_refused_leaves_the_old_one(runner: StageRunner) -> None:
-    serve(runner, ShortAnswerModel)
-    client = Client(runner).greeted()
-    client.link.send(SetQuery(query="x" * 21))
-    asking = client.expect(QueryAccepted)
-    assert (asking.query, asking.error, asking.arrays) == ("x" * 21, "the question is too long", ())
-    client.ask(0)
-    assert client.hear_answer().query == "what is it"
-
-
-def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runner: StageRunner) -> None:
-    go_on = threading.Event()
-    answer_models.on_packet = lambda frame_index: go_on.wait(LIMIT_MS / 1000) and None
-    serve(runner)
-    client = Client(runner).greeted()
-    client.ask(0)
-    client.expect(AnswerDelta)
-    client.link.send(SetQuery(query="who"))
-    go_on.set()
-    client.expect(QueryAccepted)
-    assert client.expect(AnswerDelta).answer == 0
-    assert client.expect(AnswerReply).query == "what is it"
-    client.ask(1)
-    assert client.hear_answer().query == "who"
+        assert asker.expect(AnswerReply).text.endswith(f" {(question or asker.question).text}")
 
 
 def test_every_client_receives_keep_alives(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -804,7 +743,7 @@ def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> No
     assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
     other.ask(0)
     other.hear_answer()
-    unlucky.link.send(Connect(query="once more"))
+    unlucky.link.send(Connect())
     unlucky.greeted().ask(1)
     unlucky.hear_answer()
     assert runner.control.failure is None
@@ -827,7 +766,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_to_a_client_that_connects(run
     client = Client(runner, join=False)
     serve(runner, answer_models.open_missing)
     client.link.send(TurnRequest())
-    client.link.send(Connect(query="what"))
+    client.link.send(Connect())
     failed = client.expect(ErrorReply)
     assert (failed.error, failed.message) == ("ModelNotFound", "there is no folder nowhere")
     assert isinstance(runner.join(), ModelNotFound)
@@ -852,7 +791,7 @@ def test_a_missing_answer_model_is_named(runner: StageRunner, name: str) -> None
 def test_a_whole_frame_in_the_message_reaches_the_model(runner: StageRunner) -> None:
     serve(runner)
     client = Client(runner).greeted()
-    client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=False))
+    client.link.send(*frame_message(0, client.turn(), whole_frame(), QUESTION, in_snapshot=False))
     assert client.expect(AnswerDelta).text == "frame 7"
     assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
 
@@ -862,7 +801,7 @@ def test_a_whole_frame_in_the_snapshot_reaches_the_model(runner: StageRunner) ->
         serve(runner, snapshot=SharedFrameReader(writer.descriptor))
         client = Client(runner).greeted()
         writer.write(whole_frame().image)
-        client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
+        client.link.send(*frame_message(0, client.turn(), whole_frame(), QUESTION, in_snapshot=True))
         client.expect(AnswerDelta)
         assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
 
@@ -870,7 +809,7 @@ def test_a_whole_frame_in_the_snapshot_reaches_the_model(runner: StageRunner) ->
 def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner) -> None:
     serve(runner, shared=True)
     client = Client(runner).greeted()
-    client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
+    client.link.send(*frame_message(0, client.turn(), whole_frame(), QUESTION, in_snapshot=True))
     assert client.expect(ErrorReply).message == "a frame refers to shared memory, and this link has none"
 
 
@@ -897,14 +836,8 @@ def test_a_question_whose_embedding_is_too_large_to_send_is_refused(
 ) -> None:
     monkeypatch.setattr(server_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
     serve(runner)
-    client = Client(runner).greeted()
-    client.link.send(SetQuery(query="what is it then"))
-    assert (
-        client.expect(QueryAccepted).error
-        == "the question has 4 tokens, more than the server can send; ask a shorter one"
-    )
-    client.ask()
-    assert client.hear_answer().query == "what is it"
+    reply, _ = Client(runner).greeted().embed("what is it then")
+    assert reply.reason == "the question has 4 tokens, more than the server can send; ask a shorter one"
 
 
 @pytest.mark.parametrize("model", [FakeAnswerModel, DeviceAnswerModel])
@@ -915,11 +848,10 @@ def test_pixels_stay_on_their_device_if_the_model_is_on_one(runner: StageRunner,
     hello = client.expect(ServerHello)
     assert hello.takes_device_pixels is model.takes_device_pixels
     assert hello.pixels_refused == ""
-    client.expect(QueryAccepted)
     packet = tokens()
     pixels = torch.from_numpy(packet.host_pixels.copy())
     place = shared.put(pixels) if hello.takes_device_pixels else None
-    message, arrays = token_message(0, client.turn(), packet, pixels_at=place)
+    message, arrays = token_message(0, client.turn(), packet, QUESTION, pixels_at=place)
     client.link.send(message, arrays)
     text = client.expect(AnswerDelta).text
     while isinstance((received := client.link.receive(LIMIT_MS)), Envelope):
@@ -934,8 +866,7 @@ def test_without_shared_memory_pixels_on_a_device_are_refused(runner: StageRunne
     client = Client(runner, pixels_at=PixelPlace())
     hello = client.expect(ServerHello)
     assert not hello.takes_device_pixels
-    client.expect(QueryAccepted)
-    client.link.send(*token_message(0, client.turn(), tokens(), pixels_at=PixelPlace()))
+    client.link.send(*token_message(0, client.turn(), tokens(), QUESTION, pixels_at=PixelPlace()))
     assert "this link shares none" in client.expect(ErrorReply).message
 
 
@@ -1009,11 +940,11 @@ def test_a_server_of_one_run_goes_on_while_that_ends(runner: StageRunner) -> Non
 def test_statistics_count_what_is_served(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, GlancingAnswerModel, statistics=statistics)
-    client = Client(runner, watches=("is it there?",)).greeted()
+    client = Client(runner, checks=("is it there?",)).greeted()
     assert statistics.state == SERVING
     turn = client.turn()
     glance = replace(tokens(), overview=2)
-    client.link.send(*glance_message(0, turn, glance))
+    client.link.send(*glance_message(0, turn, glance, "what?"))
     client.expect(GlanceReply)
     client.ask(0, turn)
     client.expect(YesNoReply)

@@ -12,15 +12,13 @@ from msgspec import structs
 
 from arr_coc.types import TokenPacket
 from stream.answer import server as server_module
-from stream.answer.model import GlanceStats
-from stream.protocol.codec import feedback_of, glance_message, token_message
+from stream.answer.model import AnswerStats
+from stream.protocol.codec import feedback_of, glance_message
 from stream.protocol.messages import (
     Cancel,
     Disconnect,
     ErrorReply,
     GlanceReply,
-    QueryAccepted,
-    SetQuery,
     TurnExpired,
     TurnGrant,
     TurnRequest,
@@ -49,9 +47,9 @@ def test_a_glance_returns_the_attention_and_keeps_the_turn(runner: StageRunner) 
     serve(runner, GlancingAnswerModel)
     client = Client(runner).greeted()
     turn = client.turn()
-    client.link.send(*glance_message(5, turn, overview()))
+    client.link.send(*glance_message(5, turn, overview(), "what?"))
     reply, received = client.expect_whole(GlanceReply)
-    assert (reply.glance, reply.query, reply.tokens_used, reply.flops) == (5, "what is it", 2, 7)
+    assert (reply.glance, reply.work.tokens_used, reply.work.flops) == (5, 2, 7)
     feedback = feedback_of(reply, received.parts)
     assert feedback is not None
     np.testing.assert_array_equal(feedback.attention, [0, 1])
@@ -64,7 +62,7 @@ def test_no_other_client_gets_a_turn_between_a_glance_and_its_packet(runner: Sta
     client, other = Client(runner).greeted(), Client(runner).greeted()
     turn = client.turn()
     other.link.send(TurnRequest())
-    client.link.send(*glance_message(0, turn, overview()))
+    client.link.send(*glance_message(0, turn, overview(), "what?"))
     client.expect(GlanceReply)
     assert other.quiet()
     client.ask(0, turn)
@@ -78,9 +76,9 @@ def test_too_many_glances_in_a_turn_are_refused(runner: StageRunner) -> None:
     turn = client.turn()
     other.link.send(TurnRequest())
     for number in range(GLANCES_A_TURN_MAX):
-        client.link.send(*glance_message(number, turn, overview()))
+        client.link.send(*glance_message(number, turn, overview(), "what?"))
         client.expect(GlanceReply)
-    client.link.send(*glance_message(9, turn, overview()))
+    client.link.send(*glance_message(9, turn, overview(), "what?"))
     assert client.expect(TurnExpired).turn == turn
     other.expect(TurnGrant)
 
@@ -89,7 +87,7 @@ def test_a_turn_expires_if_no_packet_follows_the_glance(runner: StageRunner, mon
     serve(runner, GlancingAnswerModel, shared=True)
     client, other = Client(runner).greeted(), Client(runner).greeted()
     turn = client.turn()
-    client.link.send(*glance_message(0, turn, overview()))
+    client.link.send(*glance_message(0, turn, overview(), "what?"))
     client.expect(GlanceReply)
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1)
     other.link.send(TurnRequest())
@@ -99,7 +97,7 @@ def test_a_turn_expires_if_no_packet_follows_the_glance(runner: StageRunner, mon
 def test_a_packet_that_is_no_overview_is_refused(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
     client = Client(runner).greeted()
-    message, _ = glance_message(0, client.turn(), overview())
+    message, _ = glance_message(0, client.turn(), overview(), "what?")
     client.link.send(structs.replace(message, arrays=()))
     assert client.expect(ErrorReply).error == "TransportError"
 
@@ -108,7 +106,7 @@ def test_a_packet_that_is_no_overview_is_refused(runner: StageRunner) -> None:
 def test_a_model_that_cannot_glance_reports_an_error(runner: StageRunner, shared: bool) -> None:
     serve(runner, BlindAnswerModel, shared=shared)
     client = Client(runner).greeted()
-    client.link.send(*glance_message(0, client.turn(), overview()))
+    client.link.send(*glance_message(0, client.turn(), overview(), "what?"))
     error = client.expect(ErrorReply)
     assert (error.error, error.message.split(";")[0]) == ("ModelError", "the attention of blind cannot be read")
 
@@ -118,7 +116,7 @@ class WaitingModel(GlancingAnswerModel):
 
     looking, go_on = threading.Event(), threading.Event()
 
-    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> AnswerStats:
         self.looking.set()
         assert self.go_on.wait(LIMIT_MS / 1000)
         return super().glance(client, packet, query)
@@ -132,7 +130,7 @@ def glancing(runner: StageRunner) -> Iterator[tuple[Client, int]]:
     serve(runner, WaitingModel, shared=True)
     client = Client(runner).greeted()
     turn = client.turn()
-    client.link.send(*glance_message(0, turn, overview()))
+    client.link.send(*glance_message(0, turn, overview(), "what?"))
     assert WaitingModel.looking.wait(LIMIT_MS / 1000)
     yield client, turn
     WaitingModel.go_on.set()
@@ -153,13 +151,3 @@ def test_a_client_that_leaves_during_a_glance_frees_its_turn(
     other.link.send(TurnRequest())
     other.expect(TurnGrant)
     assert client.quiet()
-
-
-def test_a_query_changed_during_a_glance_applies_to_the_packet(glancing: tuple[Client, int]) -> None:
-    client, turn = glancing
-    client.link.send(SetQuery(query="who?"))
-    WaitingModel.go_on.set()
-    assert client.expect(QueryAccepted).query == "who?"
-    assert client.expect(GlanceReply).query == "what is it"
-    client.link.send(*token_message(0, turn, tokens()))
-    assert client.hear_answer().query == "who?"

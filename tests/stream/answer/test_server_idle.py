@@ -22,7 +22,6 @@ from stream.protocol.messages import (
     IdlePass,
     IdleReply,
     IdleRequest,
-    QueryAccepted,
     ServerHello,
     TurnGrant,
     TurnRequest,
@@ -84,7 +83,6 @@ def client(runner: StageRunner) -> Client:
     serve(runner, model=ReadingAnswerModel, shared=True, statistics=ServerStatistics())
     client = Client(runner)
     assert client.expect(ServerHello).reads_ahead
-    client.expect(QueryAccepted)
     ask(client, (1, 0), 1)
     return client
 
@@ -184,6 +182,5 @@ def test_a_server_without_idle_time_says_so(runner: StageRunner) -> None:
     serve(runner, model=MemoryAnswerModel)
     client = Client(runner)
     assert not client.expect(ServerHello).reads_ahead
-    client.expect(QueryAccepted)
     client.link.send(IdleRequest(in_lockstep=True))
     assert client.quiet()

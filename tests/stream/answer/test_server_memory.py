@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from arr_coc.types import GroupPlace, TokenPacket
+from arr_coc.types import GroupPlace, Question, TokenPacket
 from stream.answer import server as server_module
 from stream.answer.qwen import ClientSlots
 from stream.answer.server_statistics import ServerStatistics
@@ -18,9 +19,7 @@ from stream.protocol.messages import (
     Cancel,
     ErrorReply,
     GlanceReply,
-    QueryAccepted,
     ServerHello,
-    SetQuery,
     TurnExpired,
     TurnGrant,
     TurnRequest,
@@ -72,7 +71,7 @@ def ask(
 ) -> str:
     turn = grant(client).turn
     packet = make_group_packet(place, count, second)
-    client.link.send(*token_message(0, turn, packet, earlier_packets=earlier_packets))
+    client.link.send(*token_message(0, turn, packet, client.question, earlier_packets=earlier_packets))
     client.expect(AnswerDelta)
     return client.expect(AnswerReply).text
 
@@ -86,20 +85,19 @@ def test_each_turn_reports_what_is_kept_and_each_answer_is_about_the_group(runne
     serve(runner, model=MemoryAnswerModel)
     client = Client(runner)
     assert client.expect(ServerHello).memory_tokens == 2048
-    client.expect(QueryAccepted)
     assert grant(client).kept is None
-    client.link.send(*token_message(0, 1, make_group_packet((1, 0), 4, 1)))
+    client.link.send(*token_message(0, 1, make_group_packet((1, 0), 4, 1), client.question))
     client.expect(AnswerDelta)
     reply, envelope = client.expect_whole(AnswerReply)
     assert reply.text == shown((1, 4))
-    assert (reply.appended_tokens, reply.prefilled_tokens, reply.memory_tokens) == (4, 9, 5)
+    assert (reply.work.appended_tokens, reply.work.prefilled_tokens, reply.work.memory_tokens) == (4, 9, 5)
     granted = grant(client)
     assert granted.kept == GroupPlace(1, 1)
-    client.link.send(*token_message(1, granted.turn, make_group_packet((1, 1), 1, 2)))
+    client.link.send(*token_message(1, granted.turn, make_group_packet((1, 1), 1, 2), client.question))
     client.expect(AnswerDelta)
     reply, envelope = client.expect_whole(AnswerReply)
     assert reply.text == shown((1, 4), (2, 1))
-    assert (reply.tokens_used, reply.appended_tokens, reply.memory_tokens) == (5, 1, 6)
+    assert (reply.work.tokens_used, reply.work.appended_tokens, reply.work.memory_tokens) == (5, 1, 6)
     feedback = feedback_of(reply, envelope.parts)
     assert feedback is not None
     assert (len(feedback.regions), feedback.stamp.frame_index) == (5, 2)
@@ -111,20 +109,19 @@ def test_a_server_without_memory_reports_it_and_refuses_groups(runner: StageRunn
     serve(runner, shared=True)
     client = Client(runner)
     assert client.expect(ServerHello).memory_tokens == 0
-    client.expect(QueryAccepted)
     granted = grant(client)
     assert granted.kept is None
-    client.link.send(*token_message(0, granted.turn, make_group_packet((1, 0))))
+    client.link.send(*token_message(0, granted.turn, make_group_packet((1, 0)), client.question))
     assert client.expect(ErrorReply).message == "this answer server keeps no visual memory; start it with --memory"
 
 
 def test_a_watch_and_an_answer_about_one_frame_keep_it_once(runner: StageRunner) -> None:
     serve(runner, model=MemoryAnswerModel)
-    client = Client(runner, watches=("is it there?",)).greeted()
+    client = Client(runner, checks=("is it there?",)).greeted()
     for wants_answer in (False, True):
         packet = make_group_packet((1, 0), second=1)
         client.link.send(
-            *token_message(0, grant(client).turn, packet, wants_answer=wants_answer, checks=client.watches)
+            *token_message(0, grant(client).turn, packet, replace(client.question, wants_answer=wants_answer))
         )
         client.expect(YesNoReply)
     client.expect(AnswerDelta)
@@ -136,8 +133,7 @@ def test_another_question_is_about_the_same_group(runner: StageRunner) -> None:
     serve(runner, model=MemoryAnswerModel)
     client = Client(runner).greeted()
     ask(client, (1, 0), 1)
-    client.link.send(SetQuery(query="where is it"))
-    client.expect(QueryAccepted)
+    client.question = Question("where is it")
     assert ask(client, (1, 1), 1, count=0) == shown((1, 2), (1, 0), query="where is it")
 
 
@@ -145,7 +141,7 @@ def test_a_cancelled_answer_leaves_its_frame_in_the_group(runner: StageRunner) -
     serve(runner, model=MemoryAnswerModel)
     client = Client(runner).greeted()
     ask(client, (1, 0), 1)
-    client.link.send(*token_message(1, grant(client).turn, make_group_packet((1, 1), second=2)))
+    client.link.send(*token_message(1, grant(client).turn, make_group_packet((1, 1), second=2), client.question))
     client.expect(AnswerDelta)
     client.link.send(Cancel())
     client.link.send(TurnRequest())
@@ -161,7 +157,9 @@ def test_a_turn_that_expired_leaves_the_group_as_it_was(runner: StageRunner) -> 
     serve(runner, model=MemoryAnswerModel)
     client = Client(runner).greeted()
     ask(client, (1, 0), 1)
-    client.link.send(*token_message(1, 1, make_group_packet((1, 1), second=2)))  # the first turn has ended
+    client.link.send(
+        *token_message(1, 1, make_group_packet((1, 1), second=2), client.question)
+    )  # the first turn has ended
     client.expect(TurnExpired)
     assert ask(client, (1, 1), 3) == shown((1, 2), (3, 2))
 
@@ -193,7 +191,7 @@ def test_clients_of_one_slot_evict_each_other_and_that_is_counted(runner: StageR
     assert (figures.groups, figures.group_tokens, figures.totals.evictions) == (0, 0, 1)
     granted = grant(first)
     assert granted.kept is None
-    first.link.send(*token_message(0, granted.turn, make_group_packet((2, 0), second=4)))
+    first.link.send(*token_message(0, granted.turn, make_group_packet((2, 0), second=4), first.question))
     first.expect(AnswerDelta)
     assert first.expect(AnswerReply).text == shown((4, 2))
     assert grant(first).kept == GroupPlace(2, 1)
@@ -214,7 +212,7 @@ def test_a_packet_that_builds_on_nothing_or_exceeds_the_memory_is_refused_and_ot
     serve(runner, model=MemoryAnswerModel, shared=True)
     good, bad = Client(runner).greeted(), Client(runner).greeted()
     ask(good, (1, 0), 1)
-    bad.link.send(*token_message(0, grant(bad).turn, make_group_packet(place, count)))
+    bad.link.send(*token_message(0, grant(bad).turn, make_group_packet(place, count), bad.question))
     assert error in bad.expect(ErrorReply).message
     assert ask(good, (1, 1), 2) == shown((1, 2), (2, 2))
 
@@ -224,9 +222,9 @@ def test_a_glance_looks_at_the_group_and_at_what_is_new(runner: StageRunner) -> 
     client = Client(runner).greeted()
     ask(client, (1, 0), 1)
     turn = grant(client).turn
-    client.link.send(*glance_message(0, turn, make_group_packet((1, 1), 0, 2)))
-    assert client.expect(GlanceReply).tokens_used == 2
-    client.link.send(*token_message(1, turn, make_group_packet((1, 1), 1, 2)))
+    client.link.send(*glance_message(0, turn, make_group_packet((1, 1), 0, 2), "what?"))
+    assert client.expect(GlanceReply).work.tokens_used == 2
+    client.link.send(*token_message(1, turn, make_group_packet((1, 1), 1, 2), client.question))
     client.expect(AnswerDelta)
     assert client.expect(AnswerReply).text == shown((1, 2), (2, 1))
 
@@ -235,7 +233,7 @@ def test_packets_without_a_place_are_complete_in_themselves(runner: StageRunner)
     serve(runner, model=MemoryAnswerModel)
     client = Client(runner).greeted()
     ask(client, (1, 0), 1)
-    client.link.send(*token_message(0, grant(client).turn, tokens()))
+    client.link.send(*token_message(0, grant(client).turn, tokens(), client.question))
     client.expect(AnswerDelta)
     assert client.expect(AnswerReply).text == f"what is it 7:{2 * 2 * PIXELS}"
     assert grant(client).kept == GroupPlace(1, 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
+from arr_coc.types import Question, Work
 from stream.answer import server as server_module
 from stream.answer import turns as turns_module
 from stream.answer.model import AnswerStats, ClientQuestion
@@ -33,6 +35,7 @@ from stream.protocol.messages import (
 from tests.stream.answer.test_server import Client, runner, serve, tokens
 from tests.stream.answer.test_server_glance import overview
 from tests.support.answer_models import GlancingAnswerModel
+from tests.support.events import QUESTION
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect
 
@@ -78,8 +81,8 @@ class SlotAnswerModel(GlancingAnswerModel):
                 question.error, question.ended = ArithmeticError("the spoon is bent"), True
             elif question.packet.stamp.frame_index == LOST:
                 question.error, question.ended = AnswerLost("the network failed", wait_s=0.0), True
-            elif question.checks:
-                question.scores = ((0.75, 0.5),) * len(question.checks)
+            elif question.part.checks:
+                question.scores = ((0.75, 0.5),) * len(question.part.checks)
                 question.ended, question.stats = True, stats_of(question)
             else:
                 self._slots[question.client] = [question]
@@ -91,8 +94,8 @@ class SlotAnswerModel(GlancingAnswerModel):
         speaking = [question for (question,) in filter(None, self._slots.values())]
         self.batch_sizes.append(len(speaking))
         for question in speaking:
-            pieces = question.stats.text_tokens + 1 if question.stats else 1
-            question.piece, question.stats = f" {question.query}", stats_of(question, pieces)
+            pieces = question.stats.work.text_tokens + 1 if question.stats else 1
+            question.piece, question.stats = f" {question.part.text}", stats_of(question, pieces)
             if pieces == STEPS - 1:
                 question.ended = True
                 self._slots[question.client] = []
@@ -103,7 +106,7 @@ class SlotAnswerModel(GlancingAnswerModel):
 
 
 def stats_of(question: ClientQuestion, text_tokens: int = 0) -> AnswerStats:
-    return AnswerStats(len(question.packet.regions), text_tokens, 1.0, 2.0, 3.0, None)  # type: ignore[union-attr]
+    return AnswerStats(Work(len(question.packet.regions), text_tokens, 1.0, 2.0, 3.0))  # type: ignore[union-attr]
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +139,7 @@ def hear(client: Client, number: int, frame: int, query: str) -> AnswerReply:
     for _ in range(STEPS - 1):
         assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=f" {query}")
     reply = client.expect(AnswerReply)
-    assert (reply.answer, reply.query, reply.text) == (number, query, f"{frame} {query} {query}")
+    assert (reply.answer, reply.text) == (number, f"{frame} {query} {query}")
     return reply
 
 
@@ -166,9 +169,9 @@ def test_packets_of_turns_granted_together_begin_together(runner: StageRunner, m
     for client in (red, green):
         client.link.send(TurnRequest())
         turns.append(client.expect(TurnGrant).turn)
-    red.link.send(*token_message(5, turns[0], tokens(10)))
+    red.link.send(*token_message(5, turns[0], tokens(10), red.question))
     assert red.quiet()
-    green.link.send(*token_message(6, turns[1], tokens(20)))
+    green.link.send(*token_message(6, turns[1], tokens(20), green.question))
     for client, number, frame in ((red, 5, 10), (green, 6, 20)):
         assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=str(frame))
     assert SlotAnswerModel.request_counts == [2]
@@ -287,13 +290,14 @@ def test_watches_are_evaluated_beside_answers(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, SlotAnswerModel, shared=True, statistics=statistics)
     (red,) = clients(runner, "red")
-    watching = Client(runner, query="green", watches=("is it there",)).greeted()
+    watching = Client(runner).greeted()
+    checking = Question("green", checks=("is it there",))
     begin(red, 0, 1)
-    message, arrays = token_message(4, watching.turn(), tokens(2), wants_answer=False, checks=("is it there",))
+    message, arrays = token_message(4, watching.turn(), tokens(2), replace(checking, wants_answer=False))
     watching.link.send(message, arrays)
     reply = watching.expect(YesNoReply)
     assert (reply.answer, reply.scores) == (4, (CheckScore(0.75, 0.5),))
-    watching.ask(5, packet=tokens(3))
+    watching.ask(5, packet=tokens(3), question=checking)
     assert watching.expect(YesNoReply).answer == 5
     assert watching.expect(AnswerDelta).text == "3"
     allow(STEPS - 1)
@@ -307,7 +311,7 @@ def test_a_glance_leaves_the_turn_while_others_are_answered(runner: StageRunner)
     red, green = clients(runner, "red", "green")
     begin(red, 0, 1)
     turn = green.turn()
-    green.link.send(*glance_message(5, turn, overview()))
+    green.link.send(*glance_message(5, turn, overview(), "what?"))
     assert green.expect(GlanceReply).glance == 5
     begin(green, 3, 2, turn)
     allow(STEPS - 1)
@@ -318,7 +322,7 @@ def test_a_glance_leaves_the_turn_while_others_are_answered(runner: StageRunner)
 def test_a_packet_that_cannot_be_read_frees_the_slot(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
     bad, good = clients(runner, "red", "green")
-    message, arrays = token_message(0, bad.turn(), tokens(1))
+    message, arrays = token_message(0, bad.turn(), tokens(1), QUESTION)
     bad.link.send(message, arrays[:1])
     assert bad.expect(ErrorReply).error == "TransportError"
     for number in range(2):

@@ -37,7 +37,7 @@ def test_the_client_table_counts_clients_and_waits(statistics: ServerStatistics,
     statistics.on_wait = waits_s.append
     table = ClientTable(statistics)
     for client in (A, B, C):
-        table.add(client, "what?")
+        table.add(client)
         table.enqueue(client)
     clock.advance(2 * NS_PER_S)
     table.enqueue(A)

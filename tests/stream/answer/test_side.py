@@ -9,7 +9,7 @@ import pytest
 from stream.answer.side import CROWDED, LOST, RUN_OVER
 from stream.control import SIDE_QUESTIONS_MAX, Ask, AskAside
 from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
-from stream.protocol.messages import AnswerDelta, QueryAccepted, RequestLost, SetQuery, TokenPacketMessage
+from stream.protocol.messages import AnswerDelta, RequestLost, TokenPacketMessage
 from tests.stream.answer.test_scheduler import ScheduledRun
 from tests.support.answer_client import FakeJournal
 
@@ -39,20 +39,13 @@ def ask_in_vain(run: ScheduledRun) -> None:
     run.go_on(4)
 
 
-def refuse(run: ScheduledRun, refused: str) -> None:
-    """Have the server refuse this question from here on."""
-    real = run.peer.hold
-    run.peer.hold = lambda query: (  # type: ignore[method-assign]
-        run.peer.send(QueryAccepted(query=query, model_id="m", error="too long")) if query == refused else real(query)
-    )
-
-
 def sides(run: ScheduledRun) -> list[Event]:
     return [event for event in run.events if isinstance(event, (SideAnswer, SideText, SideRefused))]
 
 
 def queries(run: ScheduledRun) -> list[str]:
-    return [message.query for message in run.peer.received if isinstance(message, SetQuery)]
+    """Questions for which tokens were chosen, one after another, after that of the run."""
+    return [embedding.text for _, embedding in run.models[1:]]
 
 
 def test_a_side_question_is_answered_about_the_newest_frame_and_makes_no_answer_of_the_run(run_of: RunOf) -> None:
@@ -124,7 +117,7 @@ def test_too_many_that_wait_are_refused(run_of: RunOf) -> None:
 
 def test_a_question_that_the_server_refuses_is_refused_and_the_own_one_stays(run_of: RunOf) -> None:
     run = answering(run_of())
-    refuse(run, "and now?")
+    run.peer.refusals["and now?"] = "too long"
     ask(run)
     run.go_on(6)
     assert sides(run) == [SideRefused(question=1, error="too long")]
@@ -171,7 +164,7 @@ def test_a_new_question_of_the_run_meanwhile_is_in_force_after_it(run_of: RunOf)
 
 def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_force_again(run_of: RunOf) -> None:
     run = answering(run_of())
-    refuse(run, "who?")
+    run.peer.refusals["who?"] = "too long"
     ask_in_vain(run)
     run.control.send(Ask("who?"))
     run.peer.answers = True

@@ -8,6 +8,8 @@ import pytest
 from msgspec import structs
 
 from arr_coc.answer_schema import AnswerSchema
+from arr_coc.types import PastAnswer
+from stream.answer.triggers import SIDE
 from stream.events import (
     Answer,
     AnswerDeltaEvent,
@@ -19,11 +21,11 @@ from stream.events import (
     pack_event,
     unpack_event,
 )
-from stream.protocol.messages import AnswerDelta, Connect, FramePacketMessage, PastAnswer, TurnGrant
+from stream.protocol.messages import AnswerDelta, FramePacketMessage, TokenPacketMessage, TurnGrant
 from stream.recording.journal import JournalEntry
 from tests.stream.answer.test_client import clock, opened
 from tests.stream.answer.test_history import asked, texts
-from tests.support.answer_client import STAMP, ClientFixture, FakeJournal, Opener, whole_frame
+from tests.support.answer_client import STAMP, ClientFixture, FakeJournal, Opener, tokens, whole_frame
 from tests.support.answer_client import answer as answered_at
 from tests.support.events import make_answer_reply
 
@@ -36,15 +38,19 @@ READABLE = "people: 2, weather: sun"
 
 def heard(server: ClientFixture, text: str, turn: int = 1, **options: Any) -> list[Event]:
     """Events of an answer that comes in two pieces."""
-    number, half = asked(server, turn, **options).answer, len(text) // 2
+    number, half = server.client.requests.next_number, len(text) // 2
+    asked(server, turn, **options)
     pieces = [AnswerDelta(answer=number, text=piece) for piece in (text[:half], text[half:]) if piece]
-    return server.events(Event, *pieces, make_answer_reply(number, "what?", text))  # type: ignore[type-var]
+    return server.events(Event, *pieces, make_answer_reply(number, text))  # type: ignore[type-var]
 
 
 def test_the_schema_is_sent_with_the_question(opened: Opener) -> None:
     server = opened(schema=SCHEMA)
-    server.start()
-    assert server.expect(Connect).schema == SCHEMA.text
+    assert asked(server).schema == SCHEMA.text
+    server.hear(make_answer_reply(0, TEXT))
+    server.grant(2)
+    server.send(tokens(), SIDE)
+    assert server.expect(TokenPacketMessage).question.schema is None, "a side question is answered in words"
 
 
 def test_an_answer_has_fields_and_comes_whole(opened: Opener) -> None:
@@ -117,8 +123,8 @@ def test_a_check_with_all_tokens_compares_what_people_read(opened: Opener, full:
     server.grant(1)
     server.send(whole_frame(), "every", shadow=whole_frame())
     number = server.expect(FramePacketMessage).answer
-    _, answer = server.hear(make_answer_reply(number, "what?", TEXT))
+    _, answer = server.hear(make_answer_reply(number, TEXT))
     assert isinstance(answer, Answer)
     server.hear(TurnGrant(turn=2))
-    checks = server.hear(make_answer_reply(number, "what?", full))
+    checks = server.hear(make_answer_reply(number, full))
     assert [check.same for check in checks if isinstance(check, ShadowCheck)] == ([] if same is None else [same])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket, Work
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
@@ -33,14 +33,15 @@ from stream.protocol.messages import (
     AnswerReply,
     ArraySpec,
     EarlierFrame,
+    Embedded,
     IdlePacketMessage,
     PixelPlace,
-    QueryAccepted,
     TokenPacketMessage,
     decode,
     encode,
 )
 from stream.untrusted import EARLIER_MAX
+from tests.support.events import QUESTION
 
 STAMP = FrameStamp(7, 280_000_000, 123_456_789, 5)
 GRID = TileGrid.of(70, 100)
@@ -85,17 +86,17 @@ def assert_same(actual: object, expected: object) -> None:
     ids=["empty", "one", "five", "with an overview", "an overview", "wide and tall"],
 )
 def test_a_token_packet_survives_the_way(packet: TokenPacket) -> None:
-    message, arrays = token_message(3, 9, packet)
+    message, arrays = token_message(3, 9, packet, QUESTION)
     assert (message.answer, message.turn) == (3, 9)
     assert_same(token_packet(message, wire(arrays)), packet)
 
 
 def test_a_glance_is_an_overview_and_nothing_else() -> None:
     packet = dataclasses.replace(tokens(), overview=5)
-    message, arrays = glance_message(3, 9, packet)
+    message, arrays = glance_message(3, 9, packet, "what?")
     assert (message.glance, message.turn) == (3, 9)
     assert_same(token_packet(message, wire(arrays)), packet)
-    message, arrays = glance_message(0, 0, tokens(0))
+    message, arrays = glance_message(0, 0, tokens(0), "what?")
     with pytest.raises(TransportError, match="GlancePacketMessage holds no overview"):
         token_packet(message, wire(arrays))
 
@@ -132,13 +133,13 @@ def test_pixels_of_an_idle_packet_may_stay_on_their_device() -> None:
 
 
 def test_an_overview_of_more_regions_than_there_are_is_refused() -> None:
-    message, arrays = token_message(0, 0, dataclasses.replace(tokens(), overview=6))
+    message, arrays = token_message(0, 0, dataclasses.replace(tokens(), overview=6), QUESTION)
     with pytest.raises(TransportError, match="holds 5 regions, and says that 6 of them are an overview"):
         token_packet(message, wire(arrays))
 
 
 def test_arrays_share_the_memory_that_they_came_in_and_cannot_be_written() -> None:
-    message, arrays = token_message(0, 0, tokens())
+    message, arrays = token_message(0, 0, tokens(), QUESTION)
     parts = [bytearray(part) for part in wire(arrays)]
     packet = token_packet(message, [memoryview(part) for part in parts])
     parts[2][0] ^= 255
@@ -148,14 +149,14 @@ def test_arrays_share_the_memory_that_they_came_in_and_cannot_be_written() -> No
 
 
 def test_a_frame_packet_survives_the_way() -> None:
-    message, arrays = frame_message(3, 9, whole_frame(), in_snapshot=False)
+    message, arrays = frame_message(3, 9, whole_frame(), QUESTION, in_snapshot=False)
     assert (message.answer, message.turn) == (3, 9)
     assert_same(frame_packet(message, wire(arrays)), whole_frame())
 
 
 def test_a_frame_in_the_snapshot_leaves_its_image_out_of_the_message() -> None:
     packet = whole_frame()
-    message, arrays = frame_message(3, 9, packet, in_snapshot=True)
+    message, arrays = frame_message(3, 9, packet, QUESTION, in_snapshot=True)
     assert len(arrays) == 2
     assert_same(frame_packet(message, wire(arrays), packet.image), packet)
     with pytest.raises(TransportError, match="this link has none"):
@@ -163,7 +164,7 @@ def test_a_frame_in_the_snapshot_leaves_its_image_out_of_the_message() -> None:
 
 
 def test_arrays_of_another_size_or_number_than_announced_are_refused() -> None:
-    message, arrays = token_message(0, 0, tokens())
+    message, arrays = token_message(0, 0, tokens(), QUESTION)
     parts = wire(arrays)
     with pytest.raises(TransportError, match=r"announces uint8\[5, 3, 32, 32\], 15360 bytes, and came with 15359"):
         token_packet(message, [*parts[:2], parts[2][:-1]])
@@ -183,7 +184,7 @@ def test_arrays_of_another_size_or_number_than_announced_are_refused() -> None:
     ],
 )
 def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec, ...]) -> None:
-    message, arrays = token_message(0, 0, tokens())
+    message, arrays = token_message(0, 0, tokens(), QUESTION)
     with pytest.raises(TransportError, match="TokenPacketMessage must announce the arrays"):
         token_packet(replace(message, arrays=specs), wire(arrays))
 
@@ -204,7 +205,7 @@ def test_a_packet_of_a_group_brings_the_frames_that_the_server_lacks(
 ) -> None:
     *before, packet = group(*counts)
     earlier_packets = before[max(0, len(before) - missing_frames) :]
-    message, arrays = token_message(3, 9, packet, earlier_packets=earlier_packets)
+    message, arrays = token_message(3, 9, packet, QUESTION, earlier_packets=earlier_packets)
     assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier_packets), 4)
     assert len(arrays[0]) == sum(len(other.regions) for other in (*earlier_packets, packet))
     came = token_packets(decode_token(message), wire(arrays))
@@ -222,14 +223,14 @@ def decode_token(message: TokenPacketMessage) -> TokenPacketMessage:
 def test_an_overview_stays_the_one_of_its_frame() -> None:
     first, packet = group(4, 3)
     first = dataclasses.replace(first, overview=2)
-    message, arrays = token_message(0, 0, packet, earlier_packets=[first])
+    message, arrays = token_message(0, 0, packet, QUESTION, earlier_packets=[first])
     assert [other.overview for other in token_packets(message, wire(arrays))] == [2, 0]
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_glance_at_a_group_is_no_overview(count: int) -> None:
     *before, packet = group(4, 1, count)
-    message, arrays = glance_message(0, 0, packet, earlier_packets=before[1:])
+    message, arrays = glance_message(0, 0, packet, "what?", earlier_packets=before[1:])
     came = token_packets(message, wire(arrays))
     assert [other.place for other in came] == [GroupPlace(3, 1), GroupPlace(3, 2)]
     assert_same(came[-1], packet)
@@ -238,7 +239,7 @@ def test_a_glance_at_a_group_is_no_overview(count: int) -> None:
 def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
     first, packet = group(4, 3)
     pixels = torch.cat([torch.from_numpy(other.host_pixels) for other in (first, packet)])
-    message, arrays = token_message(0, 0, packet, pixels_at=PixelPlace(number=1), earlier_packets=[first])
+    message, arrays = token_message(0, 0, packet, QUESTION, pixels_at=PixelPlace(number=1), earlier_packets=[first])
     assert len(arrays) == 3
     came = token_packets(message, wire(arrays), lambda place, count: pixels[:count])
     assert [other.pixels.shape[0] for other in came] == [4, 3]
@@ -267,13 +268,13 @@ def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
 )
 def test_a_group_that_cannot_be_is_refused(counts: tuple[int, ...], changes: dict[str, Any], error: str) -> None:
     *before, packet = group(*counts)
-    message, arrays = token_message(0, 0, packet, earlier_packets=before)
+    message, arrays = token_message(0, 0, packet, QUESTION, earlier_packets=before)
     with pytest.raises(TransportError, match=error):
         token_packets(replace(message, **changes), wire(arrays))
 
 
 def test_more_frames_than_a_group_can_have_are_not_read() -> None:
-    message, _ = token_message(0, 0, group(1)[0])
+    message, _ = token_message(0, 0, group(1)[0], QUESTION)
     frames = (EarlierFrame(STAMP, 1),) * EARLIER_MAX
     place = GroupPlace(1, 2 * EARLIER_MAX)
     assert decode_token(replace(message, place=place, earlier=frames)).earlier == frames
@@ -282,7 +283,7 @@ def test_more_frames_than_a_group_can_have_are_not_read() -> None:
 
 
 def test_a_grid_that_contradicts_itself_is_refused() -> None:
-    message, arrays = token_message(0, 0, tokens())
+    message, arrays = token_message(0, 0, tokens(), QUESTION)
     for grid in (TileGrid(3, 5, 70, 100), TileGrid(0, 0, 0, 0)):
         with pytest.raises(TransportError, match="not the tile grid of its picture"):
             token_packet(replace(message, grid=grid), wire(arrays))
@@ -302,7 +303,7 @@ def test_a_grid_that_contradicts_itself_is_refused() -> None:
 def test_regions_of_unknown_shapes_or_outside_the_frame_are_refused(region: list[int], words: str) -> None:
     packet = tokens(1)
     strange = dataclasses.replace(packet, regions=np.array([region], np.int32))
-    message, arrays = token_message(0, 0, strange)
+    message, arrays = token_message(0, 0, strange, QUESTION)
     with pytest.raises(TransportError, match=f"TokenPacketMessage holds {words}"):
         token_packet(message, wire(arrays))
     feedback = Feedback(STAMP, strange.regions, packet.relevance, packet.relevance)
@@ -317,24 +318,19 @@ def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -
 
 def test_the_querys_embedding_survives_the_way() -> None:
     embedding = np.random.default_rng(2).random((4, 16), dtype=np.float32)
-    asking = QueryAccepted(query="What?", model_id="tiny", arrays=specs_of(embedding))
+    asking = Embedded(text="What?", is_check=False, model_id="tiny", arrays=specs_of(embedding))
     actual = embedding_of(asking, [embedding.tobytes()])
     assert (actual.text, actual.model_id) == ("What?", "tiny")
     np.testing.assert_array_equal(actual.tokens, embedding)
-    with pytest.raises(TransportError, match="QueryAccepted must announce the arrays"):
-        embedding_of(QueryAccepted(query="What?", model_id="tiny", error="too long"), [])
+    with pytest.raises(TransportError, match="Embedded must announce the arrays"):
+        embedding_of(Embedded(text="What?", is_check=False, model_id="tiny", error="E", reason="too long"), [])
 
 
 def answered(feedback: Feedback | None) -> AnswerReply:
     return AnswerReply(
         answer=0,
-        query="What?",
         text="",
-        tokens_used=0,
-        text_tokens=0,
-        encode_ms=0.0,
-        prefill_ms=0.0,
-        decode_ms=0.0,
+        work=Work(0),
         feedback_stamp=feedback.stamp if feedback else None,
         arrays=specs_of(*feedback_arrays(feedback)),
     )
@@ -376,7 +372,7 @@ def test_an_answer_may_come_without_feedback() -> None:
 def test_an_empty_embedding_is_refused() -> None:
     empty = np.zeros((0, 16), np.float32)
     with pytest.raises(TransportError, match="the embedding of a question holds nothing"):
-        embedding_of(QueryAccepted(query="What?", model_id="tiny", arrays=specs_of(empty)), [b""])
+        embedding_of(Embedded(text="What?", is_check=False, model_id="tiny", arrays=specs_of(empty)), [b""])
 
 
 def test_feedback_needs_a_number_and_an_embedding_for_each_region() -> None:

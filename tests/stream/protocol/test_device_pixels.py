@@ -15,6 +15,7 @@ from stream.protocol.codec import token_message, token_packet
 from stream.protocol.device_pixels import IpcPixelReceiver, IpcPixelSender, LocalPixels
 from stream.protocol.messages import PixelPlace, decode, encode
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
+from tests.support.events import QUESTION
 
 
 def pixels(count: int, seed: int = 0) -> torch.Tensor:
@@ -46,7 +47,7 @@ def test_pixels_arrive_beside_their_message(ends: Any) -> None:
     assert receiver.refusal(sender.offer()) is None
     for count in (3, 600, 5):
         source = packet(count)
-        message, arrays = token_message(0, 1, source, pixels_at=sender.put(source.pixels))
+        message, arrays = token_message(0, 1, source, QUESTION, pixels_at=sender.put(source.pixels))
         assert len(arrays) == 2
         arrived = token_packet(decode(encode(message)), [part.tobytes() for part in arrays], receiver.take)  # type: ignore[arg-type]
         assert isinstance(arrived.pixels, torch.Tensor)
@@ -55,7 +56,7 @@ def test_pixels_arrive_beside_their_message(ends: Any) -> None:
 
 
 def test_a_link_that_shares_none_refuses_them() -> None:
-    message, arrays = token_message(0, 1, packet(2), pixels_at=PixelPlace())
+    message, arrays = token_message(0, 1, packet(2), QUESTION, pixels_at=PixelPlace())
     with pytest.raises(TransportError, match="this link shares none"):
         token_packet(message, [part.tobytes() for part in arrays])
 

@@ -15,7 +15,7 @@ from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import Notice
 from stream.protocol.codec import specs_of, token_message, token_packet
-from stream.protocol.messages import PROTOCOL, ArraySpec, SetQuery, TokenPacketMessage
+from stream.protocol.messages import PROTOCOL, ArraySpec, RequestLost, TokenPacketMessage
 from stream.recording.format import (
     MAGIC,
     AnyRecord,
@@ -33,6 +33,7 @@ from stream.recording.format import (
 )
 from stream.recording.format import decompress_arrays as unpacked_parts
 from stream.recording.log import RecordLog, frame_record
+from tests.support.events import QUESTION
 
 RNG = np.random.default_rng(0)
 
@@ -106,7 +107,7 @@ def packet_record(number: int) -> SentMessage:
     regions = rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32)
     pixels = rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
     packet = TokenPacket(FrameStamp(number, 0, 0), TileGrid.of(64, 96), regions, np.ones(2, np.float32), pixels)
-    message, arrays = token_message(number, number, packet)
+    message, arrays = token_message(number, number, packet, QUESTION)
     return SentMessage(message, compress_arrays(arrays))
 
 
@@ -126,9 +127,9 @@ def written(folder: Path, *records: AnyRecord) -> Path:
 def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> None:
     records = [
         BEGAN,
-        SentMessage(SetQuery(query="ünsaid?")),
+        SentMessage(RequestLost(answer=1, reason="ünsaid?")),
         packet_record(1),
-        ReceivedMessage(SetQuery(query="x")),
+        ReceivedMessage(RequestLost(answer=1, reason="x")),
         happened(2),
     ]
     written(tmp_path / "a", *records)

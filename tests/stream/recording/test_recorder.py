@@ -20,8 +20,8 @@ from stream.protocol.messages import (
     AnswerDelta,
     FramePacketMessage,
     KeepAlive,
+    RequestLost,
     ServerHello,
-    SetQuery,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
@@ -41,7 +41,7 @@ from stream.recording.format import (
 from stream.recording.log import RecordLog
 from stream.recording.recorder import RECORDING_ENDED, LinkRecorder, Recorder
 from stream.transport import Envelope
-from tests.support.events import frame, make_token_packet
+from tests.support.events import QUESTION, frame, make_token_packet
 from tests.support.network import until
 
 
@@ -59,6 +59,7 @@ HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None, provenanc
 def met(folder: Path, source: str = "") -> Recorder:
     """Recorder of a run whose model has greeted."""
     recorder = Recorder(folder, source)
+    recorder.begin()
     recorder.received(HELLO, [])
     return recorder
 
@@ -90,17 +91,17 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def test_messages_and_events_are_written_in_order(tmp_path: Path) -> None:
     recorder = met(tmp_path / "a", "clip.mp4")
-    message, arrays = token_message(3, 4, token_packet_of(2))
+    message, arrays = token_message(3, 4, token_packet_of(2), QUESTION)
     recorder.event(notice(1))
     recorder.sent(message, arrays)
-    recorder.received(SetQuery(query="x"), [])
+    recorder.received(RequestLost(answer=1, reason="x"), [])
     recorder.close()
     event, outgoing, incoming = recorded(tmp_path / "a")
     session = next(Recording(tmp_path / "a").records())
     assert isinstance(session, SessionStarted)
     assert (session.source, session.program) == ("clip.mp4", "0.1.0")
     assert event == EventRecord(notice(1))
-    assert incoming == ReceivedMessage(SetQuery(query="x"))
+    assert incoming == ReceivedMessage(RequestLost(answer=1, reason="x"))
     assert isinstance(outgoing, SentMessage)
     assert outgoing.message == message
     assert decompress_arrays(outgoing) == [array.tobytes() for array in arrays]
@@ -115,6 +116,7 @@ def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> N
     recorder = Recorder(tmp_path / "a", "clip.mp4")
     recorder.event(notice(1))
     recorder.received(HELLO, [])
+    recorder.begin()
     recorder.close()
     assert list(Recording(tmp_path / "a").records())[1:] == [EventRecord(notice(1)), ReceivedMessage(HELLO)]
 
@@ -150,7 +152,7 @@ def test_written_records_wait_no_more(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
     recorder = met(tmp_path)
     for number in range(10):
-        message, arrays = token_message(number, number, token_packet_of(2))
+        message, arrays = token_message(number, number, token_packet_of(2), QUESTION)
         recorder.sent(message, arrays)
         until(lambda: not recorder._waiting)
     recorder.close()
@@ -164,7 +166,7 @@ def test_a_recording_ends_after_its_queue_if_the_disk_is_too_slow(
     monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
     recorder = met(tmp_path)
     for number in range(10):
-        message, arrays = token_message(number, number, token_packet_of(2))
+        message, arrays = token_message(number, number, token_packet_of(2), QUESTION)
         recorder.sent(message, arrays)
     reported = recorder.take_notice()
     assert reported is not None
@@ -219,9 +221,9 @@ def test_an_internal_error_ends_the_recording_and_not_the_run(tmp_path: Path, mo
 
     monkeypatch.setattr(module, "compress_arrays", fail)
     recorder = met(tmp_path)
-    recorder.sent(SetQuery(query="x"), [np.zeros(1, np.uint8)])
+    recorder.sent(RequestLost(answer=1, reason="x"), [np.zeros(1, np.uint8)])
     until(lambda: recorder._over)
-    recorder.sent(SetQuery(query="y"), [])
+    recorder.sent(RequestLost(answer=1, reason="y"), [])
     reported = recorder.take_notice()
     assert reported is not None
     assert "(ValueError: no such array)" in reported.message
@@ -236,7 +238,7 @@ def talk(folder: Path, snapshot: SharedFrameWriter | None = None) -> tuple[Recor
 
 def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None:
     recorder, observer = talk(tmp_path)
-    for message in (TurnRequest(), SetQuery(query="x")):
+    for message in (TurnRequest(), RequestLost(answer=1, reason="x")):
         observer.observe_sent(message, [])
     for received in (
         TurnGrant(turn=1),
@@ -246,13 +248,24 @@ def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None
     ):
         observer.observe_received(Envelope(received))
     recorder.close()
-    assert recorded(tmp_path) == [SentMessage(SetQuery(query="x")), ReceivedMessage(HELLO)]
+    assert recorded(tmp_path) == [SentMessage(RequestLost(answer=1, reason="x")), ReceivedMessage(HELLO)]
+
+
+def test_a_recording_begins_with_the_first_turn(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "clip.mp4")
+    observer = LinkRecorder(recorder)
+    observer.observe_received(Envelope(HELLO))
+    observer.observe_sent(TurnRequest(), [])
+    recorder.close()
+    assert recorded(tmp_path) == []
 
 
 def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
     recorder, observer = talk(tmp_path)
     array = np.arange(6, dtype=np.float32)
-    observer.observe_received(Envelope(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
+    observer.observe_received(
+        Envelope(RequestLost(answer=1, reason="x", arrays=specs_of(array)), (memoryview(array.tobytes()),))
+    )
     recorder.close()
     (received,) = recorded(tmp_path)
     assert isinstance(received, ReceivedMessage)
@@ -266,7 +279,7 @@ def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     packet = FramePacket(FrameStamp(5, 0, 0), grid, np.zeros((1, 3), np.int32), np.ones((2, 3), np.float32), image)
     snapshot.write(image)
-    observer.observe_sent(*frame_message(0, 1, packet, in_snapshot=True))
+    observer.observe_sent(*frame_message(0, 1, packet, QUESTION, in_snapshot=True))
     snapshot.write(np.zeros_like(image))
     stuck.set()
     recorder.close()

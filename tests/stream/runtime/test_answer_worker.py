@@ -27,7 +27,7 @@ from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice,
 from stream.extensions.metrics.section import MetricsSection
 from stream.extensions.record.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.extensions.record.section import RecordSection
-from stream.protocol.messages import Connect, QueryAccepted, ServerHello
+from stream.protocol.messages import Connect, ServerHello
 from stream.recording.format import Recording
 from stream.runtime import answer_worker
 from stream.runtime.answer_service import AnswerService, answer_threads
@@ -70,9 +70,8 @@ def stack() -> Iterator[ExitStack]:
 def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: ExitStack) -> None:
     fixture = Fixture(stack)
     assert os.getsid(fixture.child.pid) != os.getsid(0), "Ctrl-C would reach it"
-    fixture.link.send(Connect(query="what?"))
+    fixture.link.send(Connect())
     assert expect(fixture.link, ServerHello).model_id == "fake"
-    assert expect(fixture.link, QueryAccepted).query == "what?"
     until(lambda: fixture.child.silence_s() > 0)
     assert fixture.child.exit_error() is None
     stdin = fixture.child._process.stdin
@@ -86,7 +85,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixture = Fixture(stack, "open_missing")
-    fixture.link.send(Connect(query="what?"))
+    fixture.link.send(Connect())
     until(lambda: fixture.child.exit_error() is not None)
     death = fixture.child.exit_error()
     assert death is not None

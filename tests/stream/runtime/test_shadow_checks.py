@@ -47,7 +47,6 @@ from stream.protocol.codec import frame_packet
 from stream.protocol.messages import (
     AnswerDelta,
     FramePacketMessage,
-    SetQuery,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
@@ -118,19 +117,6 @@ def test_the_frame_lies_in_the_snapshot_if_there_is_one(opened: Opener) -> None:
         np.testing.assert_array_equal(SharedFrameReader(writer.descriptor).read(64, 64), shadow.image)
     finally:
         writer.close()
-
-
-def test_a_check_of_another_question_is_dropped(opened: Opener) -> None:
-    server = opened()
-    asked_with_shadow(server)
-    server.hear(answered(0))
-    server.expect(TurnRequest)
-    server.client.set_query("who?")
-    server.expect(SetQuery)
-    server.hear(TurnGrant(turn=2))
-    server.expect(FramePacketMessage)
-    assert server.hear(answered(0, query="who?")) == []
-    assert not server.client.busy
 
 
 def test_a_check_that_is_lost_is_no_lost_answer(opened: Opener) -> None:
@@ -310,7 +296,7 @@ def test_the_model_is_asked_whether_both_say_the_same(opened: Opener) -> None:
     server.expect(TurnRequest)
     server.hear(TurnGrant(turn=2))
     message, _ = server.expect_whole(FramePacketMessage)
-    assert message.compared == "all of it"
+    assert message.question.compared == "all of it"
     (check,) = server.hear(msgspec.structs.replace(answered(0), text="everything", same=0.75))
     assert isinstance(check, ShadowCheck)
     assert (check.words, check.meaning, check.differs) == (0.0, 0.75, False)

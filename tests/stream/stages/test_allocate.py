@@ -31,6 +31,7 @@ from arr_coc.types import (
     QueryEmbedding,
     TileMotion,
     TokenPacket,
+    Work,
 )
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
@@ -66,6 +67,8 @@ from stream.protocol.messages import (
     Connect,
     Credit,
     Disconnect,
+    Embed,
+    Embedded,
     End,
     ErrorReply,
     FramePacketMessage,
@@ -74,9 +77,7 @@ from stream.protocol.messages import (
     IdleReply,
     IdleRequest,
     Message,
-    QueryAccepted,
     ServerHello,
-    SetQuery,
     SourceLost,
     TextureUpdated,
     TokenPacketMessage,
@@ -194,11 +195,12 @@ class Fixture:
         tokens = 0 if self.memory is None else self.memory.tokens
         hello = ServerHello(model_id=model_id, knows_levels=False, known_world=None, takes_device_pixels=takes)
         self.say(structs.replace(hello, memory_tokens=tokens, reads_ahead=tokens > 0))
-        self.hold("what?")
+        self.embed("what?")
 
-    def hold(self, query: str) -> None:
+    def embed(self, text: str) -> None:
+        assert self.receive(Embed).text == text
         embedding = np.zeros((2, 8), np.float32)
-        self.say(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), embedding)
+        self.say(Embedded(text=text, is_check=False, model_id="m", arrays=specs_of(embedding)), embedding)
 
     def begin(self) -> Fixture:
         self.greet()
@@ -241,8 +243,7 @@ class Fixture:
             time.sleep(0.01)
 
     def reply(self, number: int) -> None:
-        figures = {"tokens_used": 4, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.say(AnswerReply(answer=number, query="what?", text="t", **figures))  # type: ignore[arg-type]
+        self.say(AnswerReply(answer=number, text="t", work=Work(4, 1, 1.0, 1.0, 1.0)))
 
     def show(
         self,
@@ -741,8 +742,7 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
     fixture.reply(0)
     fixture.credit()
     runner.control.send(Ask("who?"))
-    assert fixture.receive(SetQuery).query == "who?"
-    fixture.hold("who?")
+    fixture.embed("who?")
     assert fixture.frame_asked() == 0
     assert fixture.queries == ["what?", "who?"]
     assert [type(fixture.next_event()) for _ in range(3)] == [FrameReady, Answer, QueryChanged]

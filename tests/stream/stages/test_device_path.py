@@ -24,6 +24,7 @@ from stream.protocol.codec import glance_message, token_message, token_packet
 from stream.protocol.device_pixels import LocalPixels
 from tests.cuda_on_cpu.machine import CpuMachine
 from tests.support.device_tensors import DeviceTensors, values_of
+from tests.support.events import QUESTION
 from tests.support.video import scenery
 
 ROWS, COLS, STEP_PX = 4, 8, 8
@@ -78,7 +79,7 @@ def test_frames_cost_no_copy_to_the_host_and_an_answer_costs_its_regions(
             with updater.lease() as view:
                 packet = packet_from(view, frame)
             place = pixels.put(packet.pixels)  # type: ignore[arg-type]
-            message, arrays = token_message(answer, 1, packet, pixels_at=place)
+            message, arrays = token_message(answer, 1, packet, QUESTION, pixels_at=place)
             arrived = token_packet(message, [array.tobytes() for array in arrays], pixels.take)
         assert COPY not in calls
         assert copies == ["to"], "20 bytes a token: its region, relevance, and whether it is one"
@@ -98,7 +99,7 @@ def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, tensors: DeviceTensors)
     with cuda_on_cpu.calls() as calls, tensors.counted() as copies:
         with updater.lease() as view:
             packet = overview_packet(view, 8)
-        message, arrays = glance_message(0, 1, packet, pixels_at=pixels.put(packet.pixels))  # type: ignore[arg-type]
+        message, arrays = glance_message(0, 1, packet, "what?", pixels_at=pixels.put(packet.pixels))  # type: ignore[arg-type]
         arrived = token_packet(message, [array.tobytes() for array in arrays], pixels.take)
     assert COPY not in calls
     assert copies == []

@@ -18,7 +18,7 @@ import pytest
 import zmq
 import zmq.auth
 
-from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, Question, TileGrid, TokenPacket
 from stream.config import NetworkConfig
 from stream.errors import ConnectionRefused, TransportError
 from stream.protocol.codec import token_message, token_packet
@@ -28,6 +28,7 @@ from stream.protocol.messages import (
     Cancel,
     Connect,
     Credit,
+    Embed,
     End,
     KeepAlive,
     Message,
@@ -117,7 +118,7 @@ def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
         rng.random(273, dtype=np.float32),
         rng.integers(0, 256, (273, 3, 32, 32), dtype=np.uint8),
     )
-    message, arrays = token_message(0, 0, packet)
+    message, arrays = token_message(0, 0, packet, Question("what?"))
     connected.send(message, arrays)
     arrival, received = expect_whole(bound, TokenPacketMessage)
     np.testing.assert_array_equal(token_packet(arrival, received.parts).pixels, packet.pixels)
@@ -466,8 +467,8 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
     client = met(port, small)
     large.send(TurnRequest(), [np.zeros(1001, np.uint8)])
     until(lambda: large.is_lost, large)
-    small.send(Connect(query="x" * 900))
-    assert next_message(port) == (client, Connect(query="x" * 900))
+    small.send(Embed(text="x" * 900))
+    assert next_message(port) == (client, Embed(text="x" * 900))
     assert not small.is_lost
 
 
@@ -576,6 +577,7 @@ def test_with_a_heartbeat_a_peer_that_floods_and_leaves_ends_no_other_process() 
 import time
 from stream.protocol.messages import KeepAlive, Probe
 from stream.transport import Transport, ipc_endpoint, links, private_directory
+from tests.support.events import QUESTION
 links.HEARTBEAT_EVERY_MS, links.HEARTBEAT_LIMIT_MS = 5, 10_000
 with private_directory() as directory:
     transport = Transport()
@@ -647,7 +649,7 @@ def test_only_clients_with_a_key_send_and_receive(
         "unknown client": ClientCurve(stranger.secret, stranger.public, key(network, port.endpoint).server),
     }[who]
     link = places.link(port.endpoint, curve)
-    link.offer(Connect(query="may I?"))
+    link.offer(Connect())
     with pytest.raises(ConnectionRefused, match="turns this end away"):
         until(lambda: link.is_lost, link)
     assert not link.is_connected

@@ -275,6 +275,7 @@ def _hop_times(
     share_pixels: Callable[[TokenPacket], Any], pixels: torch.Tensor, device: CudaDevice, rounds: int, *, on_host: bool
 ) -> list[float]:
     """Send packets one by one, and return the milliseconds until the receiver holds each."""
+    from arr_coc.types import Question
     from stream.protocol.codec import token_message
     from stream.transport import Transport, ipc_endpoint, private_directory
 
@@ -300,7 +301,7 @@ def _hop_times(
                 payload = replace(packet, pixels=pixels.cpu().numpy())
             else:
                 payload = packet
-            link.send(*token_message(number, 0, payload, pixels_at=place))
+            link.send(*token_message(number, 0, payload, Question(""), pixels_at=place))
         receiver.join()
         link.close()
     (row,) = rows

@@ -72,7 +72,7 @@ def test_one_answer_is_one_request_with_the_picture_before_the_question(server: 
     assert picture.shape == (192, 320, 3)
     stats = model.stats
     assert stats is not None
-    assert (stats.tokens_used, stats.text_tokens, stats.frames, stats.feedback) == (60, 4, 1, None)
+    assert (stats.work.tokens_used, stats.work.text_tokens, stats.work.frames, stats.feedback) == (60, 4, 1, None)
 
 
 def test_a_system_prompt_comes_first(server: FakeApiServer) -> None:
@@ -188,7 +188,7 @@ def test_the_newest_frames_are_shown_with_their_times(server: FakeApiServer) -> 
     assert len(server.pictures(2)) == 2
     stats = model.stats
     assert stats is not None
-    assert (stats.frames, stats.oldest_frame_ns, stats.tokens_used) == (2, 500 * MS, 120)
+    assert (stats.work.frames, stats.work.oldest_frame_ns, stats.work.tokens_used) == (2, 500 * MS, 120)
     model.score(packet(3), "is it?")
     assert len(server.pictures()) == 2
 

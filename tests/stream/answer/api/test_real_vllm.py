@@ -84,6 +84,6 @@ def test_frames_of_a_group_are_computed_once() -> None:
         asking.model.memory.add(asking.client, packet)
         asking.answer(packet, "what is there?")
         assert asking.stats is not None
-        computed.append(asking.stats.prefilled_tokens)
-    assert asking.stats.tokens_used == 10 * len(first.regions)
+        computed.append(asking.stats.work.prefilled_tokens)
+    assert asking.stats.work.tokens_used == 10 * len(first.regions)
     assert 0 < computed[-1] < 3 * len(first.regions)

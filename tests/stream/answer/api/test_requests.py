@@ -10,10 +10,10 @@ import pytest
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError
+from arr_coc.types import PastAnswer, PreviousAnswer, Question
 from stream.answer.api.model import ApiAnswerModel
 from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
 from stream.errors import AnswerLost
-from stream.protocol.messages import PastAnswer, PreviousAnswer
 from tests.stream.answer.api.test_model import config, packet
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
@@ -34,7 +34,7 @@ def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiAnswerMod
 
 
 def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: bool = False) -> ClientQuestion:
-    return ClientQuestion(client, packet(index), query, checks=(query,) if yes_no else ())
+    return ClientQuestion(client, packet(index), Question(query, checks=(query,) if yes_no else ()))
 
 
 def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
@@ -78,11 +78,11 @@ def test_requests_of_several_clients_are_open_at_once_and_each_gets_its_own_text
     server.behaviour = together(3, repeat)
     questions = [question(name, f"secret of {name.decode()}") for name in (b"one", b"two", b"three")]
     texts = asked(loaded(server, slots=3), *questions)
-    assert texts == {request.client: request.query for request in questions}
+    assert texts == {request.client: request.question.text for request in questions}
     for request in questions:
         assert request.error is None
         assert request.stats is not None
-        assert (request.stats.tokens_used, request.stats.text_tokens) == (60, 2)
+        assert (request.stats.work.tokens_used, request.stats.work.text_tokens) == (60, 2)
 
 
 def test_scores_and_answers_are_requested_together(server: FakeApiServer) -> None:
@@ -154,7 +154,7 @@ STREET = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')
 
 
 def structured(schema: AnswerSchema = STREET, **fields: Any) -> ClientQuestion:
-    return ClientQuestion(b"one", packet(0), "what?", schema=schema, **fields)
+    return ClientQuestion(b"one", packet(0), Question("what?", schema=schema and schema.text, **fields))
 
 
 def test_a_schema_is_sent_as_the_response_format_and_in_words(server: FakeApiServer) -> None:
@@ -176,7 +176,7 @@ def test_a_schema_is_sent_as_the_response_format_and_in_words(server: FakeApiSer
 def test_checks_have_no_schema(server: FakeApiServer) -> None:
     model = loaded(server)
     asked(model, question(b"one", yes_no=True))
-    asked(model, structured(previous=PreviousAnswer("what?", '{"people": 1}', 0.5)))
+    asked(model, structured(previous=PreviousAnswer('{"people": 1}', 0.5)))
     assert all("response_format" not in body for body in server.bodies)
 
 
@@ -195,8 +195,8 @@ def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_reported_once(
 
 
 def compared(same_above: float, **fields: Any) -> ClientQuestion:
-    previous = PreviousAnswer("what?", "a blue square", same_above)
-    return ClientQuestion(b"one", packet(0), "what?", previous=previous, **fields)
+    previous = PreviousAnswer("a blue square", same_above)
+    return ClientQuestion(b"one", packet(0), Question("what?", previous=previous, **fields))
 
 
 def last_text(body: dict[str, Any]) -> str:
@@ -208,7 +208,7 @@ def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServ
     assert asked(loaded(server), request) == {b"one": "a blue square"}
     assert request.stats is not None
     assert request.stats.same == pytest.approx(0.905, abs=0.001)
-    assert (request.stats.text_tokens, request.scores) == (0, ())
+    assert (request.stats.work.text_tokens, request.scores) == (0, ())
     (body,) = server.bodies
     assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
 
@@ -219,7 +219,7 @@ def test_a_previous_answer_that_is_wrong_is_replaced(server: FakeApiServer) -> N
     assert asked(loaded(server), request) == {b"one": "a red circle"}
     assert request.stats is not None
     assert request.stats.same == pytest.approx(0.905, abs=0.001)
-    assert request.stats.text_tokens == 4
+    assert request.stats.work.text_tokens == 4
     check, body = server.bodies
     assert "seconds" not in last_text(check)
     assert last_text(body).endswith("Earlier answers:\n<1.5 seconds> a blue square\nwhat?")

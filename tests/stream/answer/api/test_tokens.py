@@ -63,9 +63,9 @@ def test_one_answer_is_one_request_with_the_tokens_as_the_plugin_reads_them(serv
     np.testing.assert_array_equal(picture.regions, REGIONS)
     assert (picture.rows, picture.cols, picture.overview) == (4, 6, 2)
     assert model.stats is not None
-    assert (model.stats.tokens_used, model.stats.frames, model.stats.feedback) == (5, 1, None)
+    assert (model.stats.work.tokens_used, model.stats.work.frames, model.stats.feedback) == (5, 1, None)
     assert model.stats.extent == (THOUSANDTHS * 190 / 192, THOUSANDTHS * 120 / 128)
-    assert (model.stats.prefilled_tokens, model.stats.memory_tokens) == (0, 0)
+    assert (model.stats.work.prefilled_tokens, model.stats.work.memory_tokens) == (0, 0)
 
 
 def test_yes_and_no_are_read_from_log_probabilities(server: FakeApiServer) -> None:
@@ -145,7 +145,7 @@ def test_cached_tokens_are_those_that_the_server_reports(server: FakeApiServer) 
     model = loaded(server)
     model.answer(packet(), "what?")
     assert model.stats is not None
-    assert model.stats.prefilled_tokens == 90 - CACHED_TOKENS
+    assert model.stats.work.prefilled_tokens == 90 - CACHED_TOKENS
 
 
 def group(count: int, frames: int) -> list[TokenPacket]:
@@ -201,7 +201,7 @@ def test_frames_are_sent_once_in_the_same_order_each_with_its_time(server: FakeA
                 time_text(index * 500 * MS) for index in range(number + 1)
             ]
     assert asking.stats is not None
-    assert (asking.stats.frames, asking.stats.memory_tokens, asking.stats.appended_tokens) == (4, 20, 5)
+    assert (asking.stats.work.frames, asking.stats.work.memory_tokens, asking.stats.work.appended_tokens) == (4, 20, 5)
     asking.model.drop_client(asking.client)
     assert asking.model.memory.next_place(asking.client) is None
 
