@@ -14,14 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stream.extensions.clips.manifest import read_manifest
-
 from stream.config import Config
 from stream.events import VideoFragment
 from stream.extensions.clips import sink as module
 from stream.extensions.clips.folder import ClipFolder
 from stream.extensions.clips.section import ClipsSection
 from stream.extensions.clips.sink import ClipSink
+from stream.recording.clip_manifest import read_manifest
 from tests.support.events import match
 from tests.support.fragments import fragments_of, times_of
 

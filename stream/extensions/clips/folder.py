@@ -15,8 +15,8 @@ from pathlib import Path
 from stream.clock import AgingClock
 from stream.config import Config
 from stream.errors import ConfigError, OutputError
-from stream.extensions.clips.manifest import CLIP_NAME, MANIFEST, read_manifest
 from stream.extensions.clips.section import ClipsSection
+from stream.recording.clip_manifest import CLIP_NAME, MANIFEST, read_manifest
 from stream.recording.mp4_boxes import whole_length
 from stream.recording.writable import write_obstacle
 

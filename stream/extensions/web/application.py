@@ -36,8 +36,8 @@ from stream.extensions.web.uploads.receiver import PictureUploads
 from stream.extensions.web.viewer import MESSAGES_A_SECOND, MessageRefused, Viewer, read_message
 
 if TYPE_CHECKING:
-    from stream.extensions.clips.manifest import ClipIndex
     from stream.extensions.web.compare import CompareDesk
+    from stream.recording.clip_manifest import ClipIndex
 
 PAGE = Path(__file__).parent / "page"
 
@@ -248,7 +248,7 @@ def make_application(
     async def clip(request: Request) -> Response:
         for camera in selection_of(request).values():
             if (folder := camera.hub.clips) is not None:
-                from stream.extensions.clips.manifest import ClipIndex
+                from stream.recording.clip_manifest import ClipIndex
 
                 index = clip_indices.setdefault(folder, ClipIndex(Path(folder)))
                 path = await asyncio.to_thread(index.find, request.path_params["name"])
