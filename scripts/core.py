@@ -19,7 +19,6 @@ EXTENSIONS = "stream.extensions"
 FEATURES = {
     "api": "stream.answer.api",
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
-    "detections": "stream.answer.detections stream.stages.detection_feed stream.protocol.detections",
     "finetune": "arr_coc.finetune",
     "journal": "stream.recording.journal",
     "latency": "stream.answer.latency arr_coc.allocation.latency_budget",

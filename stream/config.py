@@ -239,18 +239,6 @@ class AllocateConfig(Section):
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
     trained on, which also win over another name; `core13` if the model has none."""
-    detections: Annotated[
-        str | None,
-        Option(
-            "--detections ADDRESS",
-            "Detector whose boxes draw tokens: zmq+tcp://HOST:PORT. [off]",
-            without="fleet demo bench",
-        ),
-    ] = Field(default=None, pattern=r"^zmq\+(tcp|ipc)://.+", examples=['"zmq+tcp://127.0.0.1:5559"'])
-    """Address of a program that publishes detections over ZeroMQ: their boxes raise the relevance of tiles, and a new
-    thing counts as change (docs/boxes.md). For sources in real time."""
-    detections_hold_s: float = Field(default=2.0, gt=0, le=3600)
-    """Time for which a box counts, in seconds from the capture of its picture."""
 
     @property
     def limits(self) -> TokenLimits:

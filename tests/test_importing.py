@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIGHT = {
     "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich", "numpy", "pydantic", "prometheus_client"},
     "stream.protocol.messages": {"torch", "cv2", "zmq"},
-    "stream.runtime.frame_stages": {"stream.stages.detection_feed", "stream.protocol.detections"},
+    "stream.runtime.frame_stages": {"stream.extensions.detections.feed", "stream.extensions.detections.message"},
     "arr_coc.qwen.grounding": {"torch", "numpy", "transformers"},
     "stream.runtime.worker_messages": {"torch", "av", "cv2"},
     "stream.runtime.session": {"torch", "transformers", "av"},

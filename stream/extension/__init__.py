@@ -232,6 +232,12 @@ class Extension:
     sources: tuple[SourceType, ...] = ()
     """Types of sources; they are asked before those of the core."""
     commands: tuple[CommandType, ...] = ()
+    boxes: str = ""
+    """Name of a function that gives boxes from outside, which draw tokens: `(Config, paced: bool) -> BoxFeeder |
+    None`. It raises ConfigError for a run that cannot have them."""
+    serving: str = ""
+    """Name of a function that opens something beside an answer server, `(Config, ServerStatistics, RunControl)`; it is
+    closed with the server, and may be None."""
     page_panel: str = ""
     """Name of a function that gives routes of the live page for the configurations of its runs:
     `(Sequence[Config]) -> list[starlette.routing.BaseRoute]`."""

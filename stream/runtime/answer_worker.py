@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pkgutil import resolve_name
 
 import msgspec
 
@@ -21,6 +22,7 @@ from stream.answer.server_statistics import LOADING, ServerStatistics
 from stream.config import Config
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
+from stream.extension.registry import extensions
 from stream.monitor.service_manager import ServiceManager, ServiceState
 from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.device_pixels import IpcPixelReceiver
@@ -162,10 +164,12 @@ def serve_answers(
         statistics=statistics,
     )
     with ExitStack() as stack:
-        if config.value("metrics.port") is not None:
-            from stream.extensions.metrics.sink import ServerMetrics
-
-            stack.enter_context(closing(ServerMetrics(config, statistics, stopping)))
+        for extension in extensions():
+            if (
+                extension.serving
+                and (part := resolve_name(extension.serving)(config, statistics, stopping)) is not None
+            ):
+                stack.enter_context(closing(part))
         manager = ServiceManager.of_environment(lambda: _service_state(config, statistics, stopping))
         if manager is not None:
             stack.callback(manager.close)

@@ -373,7 +373,7 @@ class FrameStages:
             fragments=SlotTable(1, len) if self._segments is None else self._segments.fragments,
             make_allocator=plan.make_allocator,
             budget=plan.make_run_budget(),
-            detections=plan.make_detection_feed(clock),
+            detections=plan.make_box_feed(clock),
             observers=observers,
         )
         self._group.start(

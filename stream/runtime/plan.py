@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
@@ -27,18 +27,15 @@ from stream.answer.standing import watch_rules
 from stream.answer.triggers import AnswerTriggerOptions, WatchStates
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, ShadowConfig
-from stream.errors import ConfigError
 from stream.events import Notice
+from stream.extension.registry import extensions
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sinks.types import is_needed, takes_pictures
-from stream.sources.address import ZMQ_PREFIX
 from stream.stages.allocate import AllocatePolicy
+from stream.stages.base import BoxFeed, BoxFeeder
 from stream.stages.frame_tap import TapPolicy
-
-if TYPE_CHECKING:
-    from stream.stages.detection_feed import DetectionAddress, DetectionFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class RunPlan:
     served_by: str | None
     expected_model: str | None
     notices: tuple[Notice, ...]
-    detections: DetectionAddress | None = None
+    boxes: BoxFeeder | None = None
     shadow: ShadowConfig | None = None
 
     @classmethod
@@ -137,7 +134,7 @@ class RunPlan:
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
-            detections=_detection_address(config, paced=paced),
+            boxes=_box_feeder(config, paced=paced),
             shadow=None if answer.shadow.every is None else answer.shadow,
             notices=(
                 *([target_off()] if no_target else []),
@@ -146,13 +143,11 @@ class RunPlan:
             ),
         )
 
-    def make_detection_feed(self, clock: Clock) -> DetectionFeed | None:
-        """Returns the feed of another program's detections, None without one."""
-        if self.detections is None:
+    def make_box_feed(self, clock: Clock) -> BoxFeed | None:
+        """Return the feed of another program's boxes, None without one."""
+        if self.boxes is None:
             return None
-        from stream.stages.detection_feed import DetectionFeed
-
-        return DetectionFeed(self.detections, clock, zones=self.allocator.zones)
+        return self.boxes.make_feed(clock, self.allocator.zones)
 
     def make_latency_controller(self) -> LatencyController | None:
         """Returns the controller that holds `target_ms`, None without a target."""
@@ -370,22 +365,14 @@ LOCKSTEP_SHARE = 0.25
 """Share of media time for idle work in lockstep by `auto`, on every device: results do not depend on it."""
 
 
-def _detection_address(config: Config, *, paced: bool) -> DetectionAddress | None:
-    address = config.allocate.detections
-    if address is None:
-        return None
-    from stream.stages.detection_feed import DetectionAddress
-    from stream.transport.security import client_curve
-
-    if not paced:
-        raise ConfigError(
-            f"--detections {address} needs a live source: a file that is read frame by frame has no time to compare "
-            "boxes with; give --realtime"
-        )
-    endpoint = address.removeprefix(ZMQ_PREFIX)
-    return DetectionAddress(
-        address, endpoint, client_curve(config.network, endpoint), config.allocate.detections_hold_s
-    )
+def _box_feeder(config: Config, *, paced: bool) -> BoxFeeder | None:
+    """Return what gives boxes from outside, of the first extension that has some. Raises ConfigError."""
+    for extension in extensions():
+        if extension.boxes:
+            feeder: BoxFeeder | None = resolve_name(extension.boxes)(config, paced=paced)
+            if feeder is not None:
+                return feeder
+    return None
 
 
 def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:

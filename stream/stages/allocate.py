@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -39,12 +39,9 @@ from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
 from stream.stages import frame_events
-from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
+from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, BoxFeed
 from stream.stages.frame_tap import FrameTap
 from stream.transport import LinkPoller, Transport
-
-if TYPE_CHECKING:
-    from stream.stages.detection_feed import DetectionFeed
 
 T = TypeVar("T")
 
@@ -87,7 +84,7 @@ class AllocateContext:
         fragments: Video in memory, put there by the source.
         make_allocator: Called with the server's hello, because the best strategy depends on its model.
         budget: What moves the budget: a latency target or shadow checks.
-        detections: Detections of another program.
+        detections: Boxes of another program.
         observers: Called with every event.
     """
 
@@ -99,7 +96,7 @@ class AllocateContext:
     fragments: frame_events.FragmentTable
     make_allocator: Callable[[ServerHello], StreamAllocator]
     budget: RunBudget | None = None
-    detections: DetectionFeed | None = None
+    detections: BoxFeed | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
 
 

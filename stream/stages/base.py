@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stream.control import CancelledError, RunControl, failure_of
 
@@ -12,6 +12,15 @@ CAPTURE_TEXTURE = "inproc://capture-texture"
 TEXTURE_ALLOCATE = "inproc://texture-allocate"
 ALLOCATE_ANSWER = "inproc://allocate-answer"
 EVENTS = "inproc://events"
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from arr_coc.allocation.allocator import Zones
+    from arr_coc.types import FrameStamp, TileGrid
+    from stream.clock import Clock
+    from stream.events import Event
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +36,40 @@ class Stage(Protocol):
         ...
 
     def run(self) -> None: ...
+
+
+class BoxFeed(Protocol):
+    """Boxes from outside, as the allocate stage uses them. Belongs to the thread that calls `open`."""
+
+    def open(self) -> BoxFeed:
+        """Connect to what gives boxes. Raises TransportError."""
+        ...
+
+    def close(self) -> None: ...
+
+    def receive(self, stamp: FrameStamp) -> list[Event]:
+        """Take the newest boxes with the frame of this stamp; return notices."""
+        ...
+
+    def floor(self, grid: TileGrid) -> npt.NDArray[np.float32] | None:
+        """Return the least relevance of a frame's tiles, float32 [rows, cols]; None if no box counts."""
+        ...
+
+    def changes(self, since_answer: float, since_look: float) -> tuple[float, float]:
+        """Return shares of change since the last answer and the last check; 1 if a new thing has come since."""
+        ...
+
+    def mark_answered(self) -> None: ...
+
+    def mark_looked(self) -> None: ...
+
+
+class BoxFeeder(Protocol):
+    """Maker of the feed of a run."""
+
+    def make_feed(self, clock: Clock, zones: Zones | None) -> BoxFeed:
+        """Return the feed, not yet open."""
+        ...
 
 
 class StageThread(threading.Thread):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from stream.protocol.detections import read_detections
+from stream.extensions.detections.message import read_detections
 from tests.support.network import LIMIT_S, free_port
 from tests.support.video import make_video, moving_square
 

@@ -48,7 +48,7 @@ WALL_CLOCK_FOR_PEOPLE = {
     "stream/extensions/clips/sink.py": "names files of clips by the time of day",
     "stream/extensions/on_match/sink.py": "gives commands the time of a match",
     "stream/extensions/past/sink.py": "dates what is remembered",
-    "stream/stages/detection_feed.py": "relates the times of a detector on another machine",
+    "stream/extensions/detections/feed.py": "relates the times of a detector on another machine",
     "stream/extensions/web/chat/completions.py": "stamps replies for clients",
     "stream/extensions/past/page.py": "counts times of a search from the present",
 }

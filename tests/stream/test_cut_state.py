@@ -30,10 +30,10 @@ from stream.answer.model import Packet
 from stream.answer.scheduler import AnswerScheduler
 from stream.config import AllocateConfig, AnswerConfig, Config, MemoryConfig, PipelineConfig, WatchConfig, ZoneConfig
 from stream.events import Cut, Event, Match, Notice, YesNoResult
+from stream.extensions.detections.feed import DetectionAddress, DetectionFeed
 from stream.media import Source, SourceFrame, SourceInfo
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.plan import RunPlan
-from stream.stages.detection_feed import DetectionAddress, DetectionFeed
 from tests.support.answer_models import MemoryAnswerModel
 from tests.support.clock import FakeClock
 from tests.support.object_state import ObjectState, Value
@@ -196,7 +196,7 @@ class ShotRun:
         feed = DetectionFeed(address, self.clock, self.clock.now_ns)
         connect = feed.open
         monkeypatch.setattr(feed, "open", lambda: connect(lambda: self.detector))
-        monkeypatch.setattr(RunPlan, "make_detection_feed", lambda *_: feed)
+        monkeypatch.setattr(RunPlan, "make_box_feed", lambda *_: feed)
         observe = AnswerScheduler.observe
 
         def noting(scheduler: AnswerScheduler, stamp: Any, *arguments: Any, **options: Any) -> None:

@@ -13,4 +13,5 @@ EXTENSION = Extension(
             shared="stream.extensions.metrics.sink:SharedMetrics",
         ),
     ),
+    serving="stream.extensions.metrics.section:open_server",
 )

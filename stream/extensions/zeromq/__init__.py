@@ -22,7 +22,7 @@ EXTENSION = Extension(
             open="stream.extensions.zeromq.sinks:ControlSink.open",
         ),
     ),
-    commands=(CommandType(function="stream.extensions.zeromq.command:ask", before="serve-answers"),),
+    commands=(CommandType(function="stream.extensions.zeromq.command:ask", before="mcp"),),
     sources=(
         SourceType(
             forms="`zmq+tcp://HOST:PORT`, `zmq+ipc://PATH`",

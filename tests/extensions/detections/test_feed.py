@@ -15,14 +15,11 @@ import zmq
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.texture.polygons import box_polygon
 from arr_coc.types import NS_PER_S, FrameStamp, TileGrid
-from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, ZoneConfig
+from stream.config import CaptureConfig, Config, NetworkConfig, ZoneConfig
 from stream.control import FOUND
 from stream.errors import ConfigError, TransportError
 from stream.events import Event, FrameReady, Notice
-from stream.protocol.detections import OBJECTS_MAX, DetectedBoxes
-from stream.runtime.frame_stages import run_in_threads
-from stream.runtime.plan import RunPlan
-from stream.stages.detection_feed import (
+from stream.extensions.detections.feed import (
     DETECTIONS_CUT,
     DETECTIONS_LOST,
     DETECTIONS_REFUSED,
@@ -32,6 +29,10 @@ from stream.stages.detection_feed import (
     DetectionFeed,
     ThingTracker,
 )
+from stream.extensions.detections.message import OBJECTS_MAX, DetectedBoxes
+from stream.extensions.detections.section import DetectionsSection
+from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.plan import RunPlan
 from stream.transport.security import client_curve, server_curve
 from tests.support.clock import FakeClock
 from tests.support.network import free_port, keyed, until
@@ -185,7 +186,7 @@ def test_a_run_s_feed_knows_its_zones() -> None:
     zones = {"left": ZoneConfig(box=(0.0, 0.0, 0.5, 1.0), mask=True)}
     config = configured("tcp://127.0.0.1:5559", zones=zones)
     receiver = Receiver()
-    feed = RunPlan.of(config, WATCHED_INFO).make_detection_feed(FakeClock(NS_PER_S))
+    feed = RunPlan.of(config, WATCHED_INFO).make_box_feed(FakeClock(NS_PER_S))
     assert feed is not None
     feed.open(lambda: receiver)
     for left, share in ((0.1, 0.25), (0.7, 1.0)):
@@ -361,7 +362,7 @@ def configured(endpoint: str, *, realtime: bool = True, **sections: Any) -> Conf
         {
             "source": "scene:demo",
             "capture": CaptureConfig(realtime=realtime, loop=realtime),
-            "allocate": AllocateConfig(detections=f"zmq+{endpoint}"),
+            **sections_of(detections__address=f"zmq+{endpoint}"),
             **sections_of(zeromq__publish="tcp://127.0.0.1:*"),
             **sections,
         }
@@ -412,8 +413,8 @@ def test_an_address_that_cannot_work_is_one_line(endpoint: str, realtime: bool, 
 
 
 def test_another_form_of_address_is_refused_by_its_key() -> None:
-    with pytest.raises(ValueError, match="detections"):
-        AllocateConfig(detections="http://127.0.0.1")
+    with pytest.raises(ValueError, match="address"):
+        DetectionsSection(address="http://127.0.0.1")
 
 
 def test_a_flood_of_things_is_bounded() -> None:

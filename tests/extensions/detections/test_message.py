@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.errors import TransportError
-from stream.protocol.detections import DETECTION_BYTES_MAX, OBJECTS_MAX, read_detections
+from stream.extensions.detections.message import DETECTION_BYTES_MAX, OBJECTS_MAX, read_detections
 
 CAT = {"box": [0.1, 0.2, 0.3, 0.4], "label": "cat", "score": 0.75}
 

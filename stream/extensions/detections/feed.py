@@ -17,11 +17,14 @@ import numpy.typing as npt
 from arr_coc.texture.polygons import points_inside
 from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from stream.clock import Clock
-from stream.errors import TransportError
+from stream.config import Config
+from stream.errors import ConfigError, TransportError
 from stream.events import Event, Notice
-from stream.protocol.detections import DetectedBoxes, read_detections
+from stream.extensions.detections.message import DetectedBoxes, read_detections
+from stream.extensions.detections.section import DetectionsSection
+from stream.sources.address import ZMQ_PREFIX
 from stream.transport.links import FrameSubscriber
-from stream.transport.security import ClientCurve
+from stream.transport.security import ClientCurve, client_curve
 from stream.untrusted import MIB
 
 if TYPE_CHECKING:
@@ -54,6 +57,24 @@ class DetectionAddress:
     endpoint: str
     curve: ClientCurve | None
     hold_s: float
+
+    def make_feed(self, clock: Clock, zones: Zones | None) -> DetectionFeed:
+        """Return the feed, not yet open."""
+        return DetectionFeed(self, clock, zones=zones)
+
+
+def address_of(config: Config, *, paced: bool) -> DetectionAddress | None:
+    """Return the configured address; None without one. Raises ConfigError for a file that is read frame by frame."""
+    section = DetectionsSection.of(config)
+    if section.address is None:
+        return None
+    if not paced:
+        raise ConfigError(
+            f"--detections {section.address} needs a live source: a file that is read frame by frame has no clock to "
+            "match boxes against; give --realtime"
+        )
+    endpoint = section.address.removeprefix(ZMQ_PREFIX)
+    return DetectionAddress(section.address, endpoint, client_curve(config.network, endpoint), section.hold_s)
 
 
 class DetectionReceiver(Protocol):
