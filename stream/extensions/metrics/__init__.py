@@ -13,5 +13,5 @@ EXTENSION = Extension(
             shared="stream.extensions.metrics.sink:SharedMetrics",
         ),
     ),
-    serving="stream.extensions.metrics.section:open_server",
+    serving="stream.extensions.metrics.serving:open_server",
 )

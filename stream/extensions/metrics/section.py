@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from stream.config import Config, ExtensionSection
+from stream.config import ExtensionSection
 from stream.options.option import Option
-
-if TYPE_CHECKING:
-    from stream.answer.server_statistics import ServerStatistics
-    from stream.control import RunControl
-    from stream.extensions.metrics.sink import ServerMetrics
 
 
 class MetricsSection(ExtensionSection):
@@ -33,12 +28,3 @@ class MetricsSection(ExtensionSection):
     """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP (docs/metrics.md)."""
     host: str = "127.0.0.1"
     """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
-
-
-def open_server(config: Config, statistics: ServerStatistics, control: RunControl) -> ServerMetrics | None:
-    """Serve the metrics of an answer server at `metrics.port`; None without a port. Raises OutputError."""
-    if MetricsSection.of(config).port is None:
-        return None
-    from stream.extensions.metrics.sink import ServerMetrics  # loads the library
-
-    return ServerMetrics(config, statistics, control)
