@@ -174,7 +174,7 @@ class CaptureConfig(Section):
 
 
 class CutConfig(Section):
-    """Detection of scene cuts; thresholds are documented with `arr_coc.video.cuts.SceneCutDetector`."""
+    """Detection of scene cuts; its thresholds are constants of `arr_coc/video/cuts.py` (docs/methods.md#scene-cuts)."""
 
     enabled: bool = True
     """Detect scene cuts."""
