@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
+from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core.core_schema import ErrorType
 from typing_extensions import Self
 
 from arr_coc.answer_schema import AnswerSchema
@@ -860,6 +861,15 @@ def _section_models() -> dict[str, type[ExtensionSection]]:
     return models
 
 
+def _at_section(section: str, detail: Any) -> dict[str, Any]:
+    """Return an error of a section as one of the whole configuration."""
+    loc = (section, *detail["loc"]) if section else detail["loc"]
+    kind: Any = detail["type"]
+    if kind not in get_args(ErrorType):  # of a validator that an extension has
+        kind = PydanticCustomError(kind, detail["msg"])
+    return {**detail, "type": kind, "loc": loc}
+
+
 class Config(Section):
     """Configuration of a run, with the sections of extensions beside those of the core."""
 
@@ -902,15 +912,21 @@ class Config(Section):
     def of_tables(cls, tables: Mapping[str, Any], *, strict: bool | None = None) -> Config:
         """Return the configuration of nested tables. Raises ValidationError; it names places with their section."""
         values = dict(tables)
+        problems: list[Any] = []
         for name, model in _section_models().items():
-            if name not in values:
-                continue
-            try:
-                values[name] = model.model_validate(values[name], strict=strict)
-            except ValidationError as error:
-                details: list[Any] = [{**detail, "loc": (name, *detail["loc"])} for detail in error.errors()]
-                raise ValidationError.from_exception_data(error.title, details) from None
-        return cls.model_validate(values, strict=strict)
+            if name in values:
+                try:
+                    values[name] = model.model_validate(values[name], strict=strict)
+                except ValidationError as error:
+                    del values[name]
+                    problems += [_at_section(name, detail) for detail in error.errors()]
+        try:
+            config = cls.model_validate(values, strict=strict)
+        except ValidationError as error:
+            problems = [_at_section("", detail) for detail in error.errors()] + problems
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return config
 
     def part(self, section: str) -> Section:
         """Return a section, also of an extension, by its name."""

@@ -542,8 +542,27 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
     return f"unknown key {key}; {hint}"
 
 
+MOVED = {
+    "output.control": "zeromq.control",
+    "output.publish": "zeromq.publish",
+    "output.on_match": "on_match.command",
+    "output.on_match_limit_s": "on_match.limit_s",
+    "output.foxglove": "robotics.foxglove",
+    "output.log_time": "robotics.log_time",
+    "output.frame_id": "robotics.frame_id",
+    "output.remember": "past.file",
+    "output.remember_camera": "past.camera",
+    "output.remember_max_days": "past.max_days",
+    "output.remember_max_mib": "past.max_mib",
+    "allocate.detections": "detections.address",
+}
+"""Keys that have another name in the section of their feature."""
+
+
 def _as_in_a_section(key: str, fields: Mapping[str, FieldInfo]) -> list[str]:
     """Return the key of an extension that a name means: `mqtt.name` for `output.mqtt_name`, `mqtt.url` for `mqtt`."""
+    if key in MOVED:
+        return [MOVED[key]]
     name, _, rest = key.rpartition(".")[2].partition("_")
     model = section_models().get(name)
     if model is None:

@@ -54,7 +54,9 @@ class QuestionEmbeddings:
         )
 
     def __getitem__(self, key: QuestionKey) -> EmbeddedQuestion:
-        return self._embedded[key]
+        question = self._embedded.pop(key)
+        self._embedded[key] = question  # used last, so it is forgotten last
+        return question
 
     @property
     def is_complete(self) -> bool:
@@ -74,7 +76,8 @@ class QuestionEmbeddings:
     def restart(self) -> list[Embed]:
         """Begin anew with another server; return the messages that ask for what is required or awaited."""
         self._embedded.clear()
-        self._awaited = dict.fromkeys((*self.required, *self._awaited))
+        newest = list(self._awaited)[-KEPT:]  # of many questions typed meanwhile
+        self._awaited = dict.fromkeys((*self.required, *newest))
         return [
             Embed(text=key.text, is_check=key.is_check, schema=None if key.is_check else self._schema)
             for key in self._awaited
@@ -82,7 +85,7 @@ class QuestionEmbeddings:
 
     def get(self, key: QuestionKey) -> EmbeddedQuestion | None:
         """Return a question if it is embedded."""
-        return self._embedded.get(key)
+        return self[key] if key in self._embedded else None
 
     def ask(self, key: QuestionKey) -> Embed | None:
         """Return the message that asks for an embedding; None if it is known or awaited."""

@@ -96,6 +96,16 @@ class SinkType:
     """Key that turns these pictures off."""
 
     @property
+    def is_caption(self) -> bool:
+        """True if it writes paths of `output.paths`, by their suffix."""
+        return not self.key and not self.applies_if
+
+    @property
+    def claims(self) -> bool:
+        """True if it makes a file or a folder as it is opened."""
+        return self.is_caption or self.place in ("file", "folder", "shared folder")
+
+    @property
     def writes_file(self) -> bool:
         """True if it writes a file of its own key, which is claimed before the run begins."""
         return self.place == "file"
@@ -175,7 +185,7 @@ class SourceType:
         """Return True if an address is of this type."""
         if self.matches:
             return bool(resolve_name(self.matches)(address))
-        return address.lower().startswith(self.prefixes)
+        return address.startswith(self.prefixes)
 
     def check_address(self, address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
         """Raise SourceError or ConfigError if the source at an address cannot be opened."""
@@ -246,6 +256,21 @@ class Extension:
     own and returns the exit status, or None for other sources."""
     extra: Extra | None = None
     """Optional libraries of the whole, which `doctor` lists."""
+
+    def check(self) -> None:
+        """Raise ValueError for what cannot work: a section whose name is taken, a name that leads nowhere, and a key of
+        a sink that no section has. For packages of someone else, whose faults are reported with their names."""
+        from stream.config import Config  # loads pydantic
+
+        if (self.section and hasattr(Config, self.name)) or self.name in Config.model_fields:
+            raise ValueError(f"its name {self.name} is taken by the configuration")
+        model = self.load_section()
+        for command in self.commands:
+            resolve_name(command.function)
+        for sink in self.sinks:
+            section, _, name = sink.key.partition(".")
+            if section == self.name and (model is None or name not in model.model_fields):
+                raise ValueError(f"its section has no key {sink.key}")
 
     def load_section(self) -> Any:
         """Return the model of the section; None if it has none."""

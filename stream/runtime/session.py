@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stream.clock import TimeOfDay
 from stream.config import CaptureConfig, Config
-from stream.control import ELAPSED, signals_handled, signals_held
+from stream.control import ELAPSED, signals_handled
 from stream.events import Event, FrameReady, Summary
 from stream.extension import SinkType
 from stream.monitor.health import RunHandle, RunMonitor
@@ -110,12 +110,13 @@ def run_session(
             manager = ServiceManager.of_environment(partial(service_state, monitor))
         if manager is not None:
             stack.callback(manager.close)
-        with signals_held():  # a signal between the making of a file and its registration would leave it behind
-            monitored = is_shared or manager is not None
-            sinks = open_sinks(config, monitor, camera=camera, left_out=left_out, monitored=monitored, resume=resume)
-            sinks += extra
-            for sink in sinks:
-                stack.callback(sink.close)
+        for sink in extra:
+            stack.callback(sink.close)
+        monitored = is_shared or manager is not None
+        sinks = open_sinks(config, monitor, camera=camera, left_out=left_out, monitored=monitored, resume=resume)
+        for sink in sinks:
+            stack.callback(sink.close)
+        sinks += extra
         run = make_run(config)
         monitor.follow(run)
         if signals:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from stream.config import Config
+from stream.control import signals_held
 from stream.events import Event
 from stream.extension import SinkOpening, SinkType
 from stream.monitor.health import RunMonitor
@@ -54,13 +55,16 @@ def open_sinks(
         sink.require(config)
     outputs = [(caption_type(path), path) for path in config.output.paths]
     outputs += [(sink, config.value(sink.key)) for sink in types if sink.writes_file]
-    outputs += [(sink, "") for sink in types if sink.option and not sink.writes_file]
+    outputs += [(sink, "") for sink in types if not sink.is_caption and not sink.writes_file]
     with ExitStack() as stack:
         sinks: list[Sink] = []
         for sink_type, path in outputs:
             opening = SinkOpening(config, monitor, path, camera, resume)
-            sinks.append(sink_type.open_sink(opening))
-            stack.callback(sinks[-1].close)
+            # A signal between the making of a file and its registration would leave it behind. A service may wait for
+            # another program, and a signal ends that.
+            with signals_held() if sink_type.claims else nullcontext():
+                sinks.append(sink_type.open_sink(opening))
+                stack.callback(sinks[-1].close)
             monitored = monitored or not path
         stack.pop_all()
     return [MonitorSink(monitor), *sinks] if monitored else sinks

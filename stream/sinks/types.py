@@ -21,7 +21,7 @@ def sink_types() -> tuple[SinkType, ...]:
 
 def caption_types() -> Iterator[SinkType]:
     """Yield the types for `output.paths`, by suffix."""
-    return (sink for sink in sink_types() if not sink.option)
+    return (sink for sink in sink_types() if sink.is_caption)
 
 
 def caption_type(path: str) -> SinkType:

@@ -77,6 +77,15 @@ def test_mistakes_are_reported_as_those_of_the_program(
     [
         ("raise OSError('no display')", "the extension csv of arr-coc-csv cannot be loaded: no display; repair it"),
         ("EXTENSION = 5", "arr_coc_csv:EXTENSION of arr-coc-csv is no stream.extension.Extension; repair it"),
+        ("import sys\nsys.exit('no')", "the extension csv of arr-coc-csv cannot be loaded: no; repair it"),
+        (
+            "from stream.extension import Extension\nEXTENSION = Extension(name='csv', section='nowhere:Section')",
+            "the extension csv of arr-coc-csv cannot be loaded: No module named 'nowhere'; repair it",
+        ),
+        (
+            "from stream.extension import Extension\nEXTENSION = Extension(name='output')",
+            "the extension csv of arr-coc-csv cannot be loaded: its name output is taken by the configuration; repair",
+        ),
         (
             "from stream.extension import Extension\nEXTENSION = Extension(name='otlp')",
             "arr-coc-csv has an extension otlp, and so has another package; repair it",

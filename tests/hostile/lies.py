@@ -77,7 +77,7 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
         [encode(ErrorReply(error="E", message=NASTY, details=NASTY))]
     ],
     "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
-    "other questions": lambda number: [embedded("What did the other one ask?")] * 10,
+    "other questions": lambda number: [*[embedded("What did the other one ask?")] * 10, answered(number)],
     "invalid numbers": lambda number: [worked(answered(number), encode_ms=value) for value in NUMBERS],
     "invalid counts": lambda number: [worked(answered(number), frames=value) for value in NUMBERS],
     "invalid times": lambda number: [worked(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],

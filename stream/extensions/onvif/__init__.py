@@ -8,7 +8,7 @@ EXTENSION = Extension(
         SourceType(
             forms="`onvif://USER:PASSWORD@HOST`, `onvifs://…`",
             help="an [ONVIF camera](#onvif-cameras), which reports its RTSP address; over HTTPS",
-            prefixes=("onvif://", "onvifs://"),
+            matches="stream.extensions.onvif.address:is_onvif",
             check="stream.sources.types:check_network",
             open="stream.extensions.onvif.camera:open_onvif",
         ),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from typing_extensions import Self
 
 from stream.config import ExtensionSection
 from stream.options.option import Option
+from stream.sources.address import redacted
 
 
 class OtlpSection(ExtensionSection):
@@ -15,6 +17,10 @@ class OtlpSection(ExtensionSection):
 
     section: ClassVar[str] = "otlp"
     switch: ClassVar[str] = "url"
+
+    def shown(self) -> Self:
+        """Return the section without the credentials of the address."""
+        return self.model_copy(update={"url": None if self.url is None else redacted(self.url)})
 
     url: Annotated[
         str | None,

@@ -159,7 +159,7 @@ class WebhookSink(BackgroundSender[Event], Sink):
         """Open the sink of a run."""
         config = opening.config
         silent = [watch.name for watch in config.watch if not watch.webhook]
-        return cls(WebhookSection.of(config).url or "", camera=opening.camera, silent=silent)
+        return cls(WebhookSection.of(config).url or "", camera=opening.camera or None, silent=silent)
 
     def write(self, event: Event) -> None:
         if isinstance(event, SENT) and not (isinstance(event, (Match, ClipWritten)) and event.watch in self._silent):

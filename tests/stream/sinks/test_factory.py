@@ -12,6 +12,8 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
+from stream.events import Event
+from stream.extension import SinkOpening, SinkType
 from stream.extensions.heatmap.sink import HeatmapSink
 from stream.extensions.metrics.section import MetricsSection
 from stream.extensions.metrics.sink import MetricsSink
@@ -20,6 +22,7 @@ from stream.extensions.zeromq.section import ZeromqSection
 from stream.extensions.zeromq.sinks import ControlSink, PublishSink, ask_request, read_reply
 from stream.monitor.health import RunMonitor
 from stream.sinks import output_file
+from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.factory import MonitorSink, open_sinks
 from stream.sinks.output_file import JsonlSink, check_distinct
@@ -46,6 +49,28 @@ def test_a_monitor_that_others_ask_is_fed_without_services() -> None:
     config = Config(source="camera")
     sinks = open_sinks(config, RunMonitor(config), monitored=True)
     assert [type(sink) for sink in sinks] == [MonitorSink]
+
+
+def test_a_type_needs_no_option_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`option` is for messages only."""
+    opened = SinkType(key="webhook.url", open="tests.stream.sinks.test_factory:opened_nothing")
+    monkeypatch.setattr("stream.sinks.types.sink_types", lambda: (opened,))
+    config = Config(source="camera", **sections(webhook__url="http://127.0.0.1:9/"))
+    assert [type(sink) for sink in opened_sinks(config)] == [MonitorSink, NothingSink]
+
+
+class NothingSink(Sink):
+    """A sink that writes nothing."""
+
+    def write(self, event: Event) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def opened_nothing(opening: SinkOpening) -> NothingSink:
+    return NothingSink()
 
 
 def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
