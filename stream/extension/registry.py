@@ -40,7 +40,9 @@ def installed_extensions() -> tuple[Extension, ...]:
         remedy = f"repair it, or remove it: pip uninstall {package}"
         try:
             extension = entry.load()
-        except Exception as error:
+            if isinstance(extension, Extension):
+                extension.check()
+        except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
                 f"the extension {entry.name} of {package} cannot be loaded: {reason}; {remedy}"
