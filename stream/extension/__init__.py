@@ -254,8 +254,6 @@ class Extension:
     watch: str = ""
     """Name of a function that `watch` asks first, `(WatchRequest) -> int | None`: it watches sources of a form of its
     own and returns the exit status, or None for other sources."""
-    extra: Extra | None = None
-    """Optional libraries of the whole, which `doctor` lists."""
 
     def check(self) -> None:
         """Raise ValueError for what cannot work: a section whose name is taken, a name that leads nowhere, and a key of
@@ -269,7 +267,7 @@ class Extension:
             resolve_name(command.function)
         for sink in self.sinks:
             section, _, name = sink.key.partition(".")
-            if section == self.name and (model is None or name not in model.model_fields):
+            if sink.key and (section != self.name or model is None or name not in model.model_fields):
                 raise ValueError(f"its section has no key {sink.key}")
 
     def load_section(self) -> Any:

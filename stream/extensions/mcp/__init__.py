@@ -8,5 +8,4 @@ MCP = Extra("mcp", "agents", "mcp", ("mcp", "httpx2", "uvicorn"))
 EXTENSION = Extension(
     name="mcp",
     commands=(CommandType(function="stream.extensions.mcp.command:mcp", before="serve-answers"),),
-    extra=MCP,
 )

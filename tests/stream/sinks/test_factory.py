@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,26 @@ def test_a_type_needs_no_option_to_be_opened(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("stream.sinks.types.sink_types", lambda: (opened,))
     config = Config(source="camera", **sections(webhook__url="http://127.0.0.1:9/"))
     assert [type(sink) for sink in opened_sinks(config)] == [MonitorSink, NothingSink]
+
+
+def test_signals_wait_for_files_and_not_for_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may wait for another program for long, and Ctrl-C ends that."""
+    held: list[str] = []
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        held.append("begin")
+        yield
+        held.append("end")
+
+    monkeypatch.setattr("stream.sinks.factory.signals_held", noted)
+    monkeypatch.setattr(
+        "stream.extensions.webhook.sink.WebhookSink.open", lambda _: held.append("open") or NothingSink()
+    )
+    output = OutputConfig(paths=(str(tmp_path / "a.vtt"),))
+    for sink in opened_sinks(Config(source="camera", output=output, **sections(webhook__url="http://127.0.0.1:9/"))):
+        sink.close()
+    assert held == ["begin", "end", "open"]
 
 
 class NothingSink(Sink):

@@ -12,6 +12,7 @@ from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
 from stream.sources import Source
 from stream.sources.factory import open_source
+from stream.sources.types import FILE, SCENE, source_type
 from tests.support.clock import FakeClock
 from tests.support.video import make_video, moving_square
 
@@ -90,6 +91,12 @@ class TestContract:
 def test_an_address_that_leads_nowhere_says_what_to_do(address: str, kind: type[Exception], pattern: str) -> None:
     with pytest.raises(kind, match=pattern):
         opened(address)
+
+
+def test_a_file_whose_name_is_like_an_address_is_a_file() -> None:
+    assert source_type("Scene:intro.avi") is source_type("Zmq+notes.mp4") is FILE
+    assert source_type("scene:demo") is SCENE
+    assert source_type("ONVIF://camera") is source_type("onvif://camera")
 
 
 def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
