@@ -19,6 +19,7 @@ PLURAL = re.compile(rf" (?:[a-z]+ )?(?:{NOUNS})s\b")
 
 NEVER_ONE = {
     "CONFIG_BYTES_MAX",
+    "EMBEDS_MAX",
     "FRAME_BYTES_MAX",
     "TEXT_BYTES_MAX",
     "request_tokens",

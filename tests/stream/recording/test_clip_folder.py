@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stream.errors import OutputError
-from stream.extensions.clips import manifest as clip_manifest
 from stream.extensions.clips.folder import PART, ClipFolder, check_clip_folder, part_of
+from stream.recording import clip_manifest
 from stream.recording.clip_manifest import MANIFEST, ClipIndex, read_manifest
 from tests.support.fragments import fragments_of, packets_of, video_file
 from tests.support.full_disk import room_for
