@@ -108,7 +108,8 @@ class TextStream:
         text = self._decode(self._ids[self._context_ids :])
         if len(text) <= len(before) or (text.endswith(_UNFINISHED) and not final):
             return ""
-        self._context_ids, self._shown_ids = self._shown_ids, len(self._ids)
+        self._context_ids = self._shown_ids
+        self._shown_ids = len(self._ids)
         return text[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:

@@ -44,9 +44,6 @@ NAME = "{name}"
 CAPTIONS = ".vtt"
 """Suffix of the output if `-o` names a folder."""
 
-WRITTEN = ("file", "folder", "shared folder")
-"""Places that a run writes to, and reports at its end."""
-
 RunOne = Callable[["Config", "AnswerService | None"], "Summary"]
 
 
@@ -60,7 +57,7 @@ def report_written(paths: Sequence[str]) -> None:
 
 def also_written(config: Config) -> list[str]:
     """Return the files and folders that a run wrote beside its captions."""
-    return [config.value(sink.key) for sink in sinks_of(config) if sink.place in WRITTEN and sink.lasts]
+    return [config.value(sink.key) for sink in sinks_of(config) if sink.writes_place and sink.lasts]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
@@ -147,11 +144,10 @@ def _name_of(source: str) -> str:
     """Return the file's name without folder and suffix; of an address the part that makes a file name."""
     if source.startswith(LEROBOT_PREFIX):
         stem = Path(source.removeprefix(LEROBOT_PREFIX)).name
+    elif "://" in source:
+        stem = source.partition("://")[2]
     else:
-        if "://" not in source:
-            stem = Path(source).stem
-        else:
-            stem = source.partition("://")[2]
+        stem = Path(source).stem
     return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"
 
 

@@ -103,7 +103,12 @@ class SinkType:
     @property
     def claims(self) -> bool:
         """True if it makes a file or a folder as it is opened."""
-        return self.is_caption or self.place in ("file", "folder", "shared folder")
+        return self.is_caption or self.writes_place
+
+    @property
+    def writes_place(self) -> bool:
+        """True if the value of its key is a file or a folder that the run makes."""
+        return self.place in ("file", "folder", "shared folder")
 
     @property
     def writes_file(self) -> bool:

@@ -116,15 +116,11 @@ def is_json_lines(path: str) -> bool:
     return path == STDOUT or path.lower().endswith(".jsonl")
 
 
-ALONE = ("file", "folder", "shared folder")
-"""Places that a camera has to itself."""
-
-
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
     for camera in cameras:
         config = camera.config
         paths = [path for path in config.output.paths if not is_json_lines(path)]
-        paths += [config.value(sink.key) for sink in sinks_of(config) if sink.place in ALONE]
+        paths += [config.value(sink.key) for sink in sinks_of(config) if sink.writes_place]
         for path in paths:
             yield os.path.realpath(path), camera.name
 
