@@ -3,9 +3,8 @@
     python -m evaluation.shadow [--suite video,stream] [--count 300,700] [--rows FILE] [--out FILE]
 
 Each question is answered by `arr-coc` at every budget of `LEVELS` and with all tokens. A fixed budget, and one that
-shadow checks move (`stream.answer.quality.ShadowRule`), are then read off the same answers: the questions of a suite
-come one after another, as from one camera, clip by clip in `ORDERS` orders by chance, and with easy and hard clips in
-blocks by turns.
+shadow checks move (`ShadowRule`), are then read off the same answers: the questions of a suite come one after another,
+as from one camera, clip by clip in `ORDERS` orders by chance, and with easy and hard clips in blocks by turns.
 
 - `auc`: how often a pair of answers that are both right scores higher than a pair of which one is right; a tie counts
   half. The pairs: an answer at `PAIRED` per cent of the tokens, and the one with all of them.
@@ -38,9 +37,9 @@ from evaluation.strategies.arr_coc import ARR_COC
 from evaluation.strategies.base import Ask, Budget, Strategy
 from evaluation.strategies.sampling import FULL
 from evaluation.suites import named_suite
-from stream.answer.quality import ShadowRule
-from stream.answer.request import text_agreement
-from stream.config import ShadowConfig
+from stream.answer.agreement import text_agreement
+from stream.extensions.shadow.budget import ShadowRule
+from stream.extensions.shadow.section import ShadowSection
 from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "shadow.json"
@@ -56,7 +55,7 @@ STARTS = (0, 2)
 EVERY = (1, 5, 20)
 """Answers of which one is checked."""
 
-AGREE = ShadowConfig().agree
+AGREE = ShadowSection().agree
 ORDERS = 40
 BLOCKS = 4
 """Blocks of easy and hard questions, by turns."""
@@ -174,7 +173,7 @@ def fixed_curve(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     ]
 
 
-def act(rows: Sequence[dict[str, Any]], start: int, shadow: ShadowConfig) -> dict[str, float]:
+def act(rows: Sequence[dict[str, Any]], start: int, shadow: ShadowSection) -> dict[str, float]:
     """A run over these questions that begins with the budget `LEVELS[start]`; a step of the rule is one of LEVELS."""
     rule, interval = ShadowRule(shadow), shadow.every or 1
     most = min(start + sum(level <= shadow.most * LEVELS[start] for level in LEVELS[start + 1 :]), len(LEVELS) - 1)
@@ -222,7 +221,7 @@ def acting_cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     curve = fixed_curve(rows)
     cells = []
     for start, kind, interval in product(STARTS, ("shuffled", "blocks"), EVERY):
-        shadow = ShadowConfig(every=interval, act=True)
+        shadow = ShadowSection(every=interval, act=True)
         runs = [act(order, start, shadow) for order in orders(rows, start, kind)]
         cell = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
         gains = {
@@ -256,7 +255,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"machine": machine(), "rule": ShadowConfig(act=True).model_dump(), "orders": ORDERS}
+    result: dict[str, Any] = {"machine": machine(), "rule": ShadowSection(act=True).model_dump(), "orders": ORDERS}
     for suite, count in zip(options.suite.split(","), options.count.split(","), strict=True):
         rows = list(measure_rows(suite, int(count), options.rows))
         figures = {

@@ -221,7 +221,7 @@ class AllocateConfig(Section):
     min_tokens: Annotated[int, Option("--min-budget N", "Least tokens of a budget that adapts. [{default}]")] = Field(
         default=DEFAULT_LIMITS.min_tokens, ge=1
     )
-    """Least visual tokens a frame with a budget that is `auto` or `adaptive`, or adapts to `answer.target_ms`; a frame
+    """Least visual tokens a frame with a budget that is `auto` or `adaptive`, or adapts to `latency.target_ms`; a frame
     with fewer tiles is shown whole."""
     max_tokens: Annotated[
         int, Option("--max-budget N", "Most tokens of a budget that adapts. [{default}]", also="doctor")
@@ -414,43 +414,6 @@ class GlanceConfig(Section):
     """Visual tokens of an overview, at most; they count in the budget. `auto`: 64, and no more than half the budget."""
 
 
-class ShadowConfig(Section):
-    """Shadow checks: answers that are compared with those of all tokens (docs/cli.md#shadow-checks)."""
-
-    every: Annotated[
-        int | None,
-        Option("--shadow-every N", "Answer one frame in N again with all of its tokens, to compare. [off]"),
-    ] = Field(default=None, ge=1)
-    """Number of answers after which the last one's frame is answered again with all of its tokens, to compare."""
-    compare: Annotated[
-        Literal["words", "meaning"],
-        Option("--shadow-compare NAME", "Comparison of shadow checks: {choices}. [{default}]"),
-    ] = "words"
-    """`words`: the share of equal words. `meaning`: the model's probability that both answers say the same, which it is
-    asked for unless they are equal word for word."""
-    agree: float = Field(default=0.8, gt=0, le=1)
-    """Share of equal words, or probability, from which two answers agree."""
-    act: Annotated[
-        bool,
-        Option("--shadow-act / --no-shadow-act", "Raise the token budget while shadow checks differ. [no]"),
-    ] = False
-    """Raise the budget by a step while checks differ too often, and lower it again once they agree; never below the
-    configured one. Otherwise, report it."""
-    window: int = Field(default=8, ge=1, le=1000)
-    """Number of checks over which the share that differs is taken. Each change of the budget begins a new window."""
-    raise_above: float = Field(default=0.25, ge=0, lt=1)
-    """Share of the window's checks that may differ; the budget rises as soon as more do."""
-    lower_below: float = Field(default=0.15, gt=0, le=1)
-    """The budget falls if less than this share of the last checks differ, and the last `agreeing` agree."""
-    agreeing: int = Field(default=6, ge=1, le=1000)
-    """Number of checks in a row that agree before the budget falls, or before an alarm ends."""
-    step: float = Field(default=1.5, gt=1, le=16)
-    """Factor of a rise and a fall."""
-    most: float = Field(default=4.0, ge=1, le=64)
-    """Largest factor of the configured budget, which also stays within `allocate.max_tokens`. Of a budget that is
-    `adaptive`, or adapts to `answer.target_ms`, `allocate.max_tokens` itself rises, by this factor at most."""
-
-
 def _request_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return fields for a request. Raises ValueError for those that the program sets, and for what is no JSON."""
     for name in sorted(REQUEST_FIELDS.intersection(fields)):
@@ -621,14 +584,6 @@ class AnswerConfig(Section):
     on_cut: bool | Literal["finish", "cancel"] = "finish"
     """Answer at a scene cut, at a change of the picture's size or format, and when a lost source is back: after the
     answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason."""
-    target_ms: Annotated[
-        float | None,
-        Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo"),
-    ] = Field(default=None, gt=0)
-    """Target for p95 time to first token, from the frame's capture, in milliseconds: the budget adapts within
-    `allocate.min_tokens` to `allocate.max_tokens`. It has no effect if a file is read frame by frame. See
-    docs/cli.md#latency-target."""
-    shadow: ShadowConfig = ShadowConfig()
     feedback: bool = True
     """Let the regions that an answer attended to draw the tokens of later frames."""
     max_tokens: Annotated[

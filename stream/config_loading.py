@@ -151,13 +151,6 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             f"allocate.min_tokens = {allocate.min_tokens} is more than allocate.max_tokens = {allocate.max_tokens}; "
             "lower the one or raise the other",
         )
-    if answer.target_ms is not None and answer.encode in SHOWS_ALL_TILES:
-        yield (
-            "answer.target_ms",
-            f"answer.target_ms moves the budget, which answer.encode = {answer.encode} ignores; give --encode "
-            "sparse, incremental or prune",
-        )
-    yield from _shadow_contradictions(config, origins)
     if answer.thinking != "off" and answer.when == "news":
         yield (
             "answer.thinking",
@@ -313,40 +306,6 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
             )
 
 
-def _shadow_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    answer = config.answer
-    shadow = config.answer.shadow
-    if shadow.every is None:
-        if shadow.act:
-            yield "answer.shadow.act", "answer.shadow.act goes by shadow checks; give --shadow-every too, such as 10"
-        return
-    key = "answer.shadow.every"
-    needs = "answer.shadow.every compares one frame's answer with that of all its tokens"
-    if answer.encode == "full":
-        yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
-    if answer.memory.frames > 1:
-        yield key, f"{needs}; leave answer.memory.frames at 1"
-    if config.watch:
-        yield key, f"{needs}; leave watches out"
-    if shadow.act and answer.encode == "weighted":
-        yield (
-            "answer.shadow.act",
-            "answer.shadow.act moves the budget, which answer.encode = weighted ignores; give --encode sparse, "
-            "incremental or prune",
-        )
-    if shadow.compare == "meaning" and (answer.json_schema or answer.choices) is not None:
-        yield (
-            "answer.shadow.compare",
-            "answers with a schema are compared by their words; leave answer.shadow.compare = meaning out",
-        )
-    if shadow.lower_below > shadow.raise_above:
-        yield (
-            next(filter(origins.__contains__, ("answer.shadow.lower_below", "answer.shadow.raise_above"))),
-            f"answer.shadow.lower_below = {shadow.lower_below:g} is more than answer.shadow.raise_above = "
-            f"{shadow.raise_above:g}; lower the one or raise the other",
-        )
-
-
 def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     answer = config.answer
     glance = config.answer.glance
@@ -365,7 +324,7 @@ def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         return
     least = _least_budget(config)
     if least is not None and glance.tokens >= least:
-        if answer.target_ms is not None:
+        if config.value("latency.target_ms") is not None:
             budget_name = "the target's least budget"
         else:
             budget_name = "allocate.budget"
@@ -379,7 +338,7 @@ def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 def _least_budget(config: Config) -> int | None:
     """Return the least tokens that a frame of any size gets, if it has as many tiles; None for a share of its tiles."""
     budget = config.allocate.budget
-    if config.answer.target_ms is not None or budget == ADAPTIVE:
+    if config.value("latency.target_ms") is not None or budget == ADAPTIVE:
         return config.allocate.min_tokens
     return None if isinstance(budget, str) else budget
 

@@ -125,8 +125,7 @@ class AnswerClient:
 
     def __init__(self, query: str, options: ClientOptions) -> None:
         self.options = options
-        schema = None if options.schema is None else options.schema.text
-        self.embeddings = QuestionEmbeddings(query, options.watches, schema)
+        self.embeddings = QuestionEmbeddings(query, options.watches, options.schema)
         self._refused_in_row = self._unreadable_in_row = 0
         self._pixels_reported = False
         self._actions: list[Action] = []
@@ -220,21 +219,22 @@ class AnswerClient:
         now_ns: int,
         *,
         checks: tuple[Check, ...] = (),
-        shadow: FramePacket | None = None,
+        full_frame: FramePacket | None = None,
     ) -> None:
         """Send a packet in the granted turn. The caller may change a FramePacket's image once this has returned.
 
         Args:
             packet: packet of the frame.
-            question: question about it, to which the run's history and schema are added.
+            question: question about it, to which the filters of the run add.
             trigger: reason for the request.
             now_ns: monotonic time, in nanoseconds.
             checks: checks of watches, whose questions are those of `question`.
-            shadow: the full frame, with a separate image, for a shadow check: it is asked about in another turn after
-                the answer, for comparison.
+            full_frame: the whole frame, with a separate image, for a question that a filter asks in another turn
+                after the answer.
         """
         assert self.may_send
-        self.requests.open(AnswerRequest(self.requests.next_number, packet, question, trigger, checks, shadow=shadow))
+        number = self.requests.next_number
+        self.requests.open(AnswerRequest(number, packet, question, trigger, checks, full_frame=full_frame))
         self._send_open(now_ns)
 
     def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:
@@ -282,7 +282,7 @@ class AnswerClient:
             except TransportError as error:
                 self._refuse(error)
         if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not request:
-            self.phase = ClientPhase.READY  # it has ended; the open one, if any, verifies its answer
+            self.phase = ClientPhase.READY  # it has ended; the open one, if any, follows its answer
         if self.busy:
             self.request_turn(now_ns)
         actions = self._actions

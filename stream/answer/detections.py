@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from arr_coc.qwen.grounding import THINGS_MAX, LocatedThing, located_things
+from arr_coc.qwen.grounding import GROUNDED, THINGS_MAX, LocatedThing, located_things
 from arr_coc.types import TileGrid
+from stream.answer.filters import AnswerFilter, FinishedAnswer
 from stream.events import Answer, Detection, Detections, Event, Notice
+from stream.protocol.messages import AnswerReply
 
 BOXES_CUT = "boxes-cut"
 BOXES_NOWHERE = "boxes-nowhere"
@@ -16,24 +18,27 @@ NOWHERE = (
 )
 
 
-class DetectionReader:
+class DetectionReader(AnswerFilter):
     """Reader of the places in answers; each notice comes once.
 
-    `source_px`: width and height of the source's picture if frames are scaled; None: those of the frame.
+    `source_px`: width and height of the source's picture if frames are scaled; None to place things in pixels of the
+    frame.
     """
 
     def __init__(self, source_px: tuple[int, int] | None) -> None:
         self._source_px = source_px
         self._reported: set[str] = set()
 
-    def read(self, answer: Answer, extent: tuple[float, float] | None, grid: TileGrid) -> list[Event]:
-        """Return the detections of an answer about a frame of this grid, and notices.
+    def on_answer(self, answer: FinishedAnswer) -> None:
+        """Add the detections of an answer that has places."""
+        if isinstance(answer.event, Answer) and GROUNDED.search(answer.reply.text):
+            answer.events += self._read(answer.event, answer.reply, answer.packet.grid)
 
-        `extent`: width and height of the frame, without padding, in the answer's coordinates; None if unknown.
-        """
-        if extent is None:
+    def _read(self, answer: Answer, reply: AnswerReply, grid: TileGrid) -> list[Event]:
+        """Return the detections of an answer about a frame of this grid, and notices."""
+        if reply.extent is None:
             return self._notice(BOXES_NOWHERE, NOWHERE)
-        grounding = located_things(answer.text, extent)
+        grounding = located_things(reply.text, reply.extent)
         size = self._source_px or (grid.width_px, grid.height_px)
         event = Detections(
             frame_index=answer.frame_index,

@@ -63,8 +63,10 @@ class RunQuestions:
         """
         self.query = self.text = query
         self.sides = SideQuestions()
-        fixed = client.options.journal is not None
-        self.changes = WatchChanges(watches, client, watches_only=watches_only, knows_source=knows_source, fixed=fixed)
+        self._fixed = any(each.fixes_questions for each in client.options.filters)
+        self.changes = WatchChanges(
+            watches, client, watches_only=watches_only, knows_source=knows_source, fixed=self._fixed
+        )
         self.finishing = False
         self._next_query: str | None = None
         self._client = client
@@ -79,7 +81,7 @@ class RunQuestions:
                 self._emit([QueryChanged(query=query, error=WATCHES_ONLY)])
             case Ask(query=query):
                 self._change(query)
-            case AskAside() if self.finishing or self._client.options.journal is not None:
+            case AskAside() if self.finishing or self._fixed:
                 reason = RUN_OVER if self.finishing else NO_SIDE_QUESTIONS
                 self._emit([SideRefused(question=command.number, error=reason)])
             case AskAside():

@@ -53,8 +53,8 @@ class SchedulePolicy:
 
     `lockstep`: no frame follows an answer point before its answer. `silence_limit_s`: longest silence of the answer
     server while an answer is due; `connect_limit_s`: longest time to connect to it. `source_is_drawn`: the source shows
-    the world of a model of drawn scenes. `shadow_every`: one of this many answers is verified by another about the
-    whole frame. `cancel_on_cut`: a cut cancels the answer that is being generated; without effect in lockstep.
+    the world of a model of drawn scenes. `cancel_on_cut`: a cut cancels the answer that is being generated; without
+    effect in lockstep.
     `glances`: a model without a trained allocator glances, if it can. `memory`: packets build on earlier ones that the
     model keeps, if it keeps any; `memory_required`: report a model that keeps none. `idle_share`: 0 if nothing is read
     ahead between answers; in lockstep the share of media time that pays for it. `watches`: standing questions,
@@ -72,7 +72,6 @@ class SchedulePolicy:
     watches_only: bool = False
     matches: int = 0
     wall_s: Callable[[], float] | None = None
-    shadow_every: int | None = None
     cancel_on_cut: bool = False
     glances: bool = False
     memory: bool = False
@@ -180,7 +179,7 @@ class AnswerScheduler:
         self._control = control
         self._triggers = AnswerTriggers(policy.triggers)
         self._watches = WatchList(policy.watches, policy.wall_s, policy.matches)
-        self._lost_answers = self._answers = 0
+        self._lost_answers = 0
         self._glances = self._stale_glances = 0
         self._had_server = False
         self._clock = clock
@@ -462,7 +461,6 @@ class AnswerScheduler:
         self._glance_and_wait()
         if outcomes := self.client.requests.recall(self._stamp):
             self._triggers.fire()
-            self._answers += 1
             if self._policy.memory:  # the group of pictures continues as it did
                 self.client.requests.group.add(self._observer.make_packet(self.client.requests.group.next_place))
             self._observer.on_asked()
@@ -525,16 +523,12 @@ class AnswerScheduler:
         checks = self._watches.fire(trigger or BESIDE)
         if checks:
             self._observer.on_yes_no()
-        answers_own = wants_answer and not aside
-        self._answers += answers_own
-        verified = answers_own and self._policy.shadow_every and self._answers % self._policy.shadow_every == 0
-        if verified:
-            shadow = self._observer.make_full_packet()
-        else:
-            shadow = None
+        full_frame = None
+        if wants_answer and not aside and self.client.requests.wants_full_frame():
+            full_frame = self._observer.make_full_packet()
         questions = tuple(dict.fromkeys(check.question for check in checks))
         question = Question(self._questions.text, wants_answer=wants_answer, checks=questions)
-        self.client.send_request(packet, question, trigger, self._clock.now_ns(), checks=checks, shadow=shadow)
+        self.client.send_request(packet, question, trigger, self._clock.now_ns(), checks=checks, full_frame=full_frame)
         self.connection.flush()  # before the observer's work, which may take milliseconds
         if aside:
             sides.send()

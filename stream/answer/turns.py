@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from arr_coc.types import NS_PER_S, Question
+from stream.answer.agreement import text_agreement
 from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion
-from stream.answer.request import text_agreement
 from stream.answer.server_statistics import ServerStatistics
 from stream.clock import Clock
 from stream.control import WAIT_MS

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arr_coc.errors import counted
 from stream.commands.options import GivenOptions, takes_options
 from stream.commands.outcome import exit_status, report_note
 from stream.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
+    from stream.answer.filters import Continuation
     from stream.config import Config
     from stream.events import Summary
     from stream.monitor.health import RunHandle
-    from stream.recording.journal import Journal
     from stream.runtime.answer_service import AnswerService
 
 
@@ -57,48 +57,43 @@ def _captioned(config: Config, service: AnswerService | None = None, *, resume: 
     from stream.commands.run import also_written, check_run, report_written
 
     check_run(config)
-    journal = _journal(config, resume=resume)
+    continuation = _continuation(config, resume=resume)
     if service is None:
         from stream.runtime.answer_service import early_answers
 
         with early_answers(config) as answers:
-            summary = _run(config, journal, answers, resume=resume)
+            summary = _run(config, continuation, answers, resume=resume)
     else:
-        summary = _run(config, journal, service, resume=resume)
+        summary = _run(config, continuation, service, resume=resume)
     report_written([*config.output.paths, *also_written(config)])
     return summary
 
 
-def _journal(config: Config, *, resume: bool) -> Journal | None:
-    """Return the run's journal, and report one that lies there already. Raises ResumeError."""
-    from stream.recording.journal import could_continue, journal_for
+def _continuation(config: Config, *, resume: bool) -> Continuation | None:
+    """Return what continues a run, of the first extension that can, and report its notes. Raises ResumeError."""
+    from stream.extension.registry import extensions
 
-    journal = journal_for(config, resume=resume)
-    if journal is None:
-        return None
-    if journal.earlier_answers:
-        damage = ""
-        if journal.damaged_bytes:
-            damage = f"; what follows ({counted(journal.damaged_bytes, 'byte')}) is damaged and answered again"
-        report_note(f"note: taking {counted(journal.earlier_answers, 'answer')} from {journal.path}{damage}")
-    elif resume:
-        report_note("note: nothing was answered yet; starting from the beginning")
-    elif could_continue(journal):
-        report_note(f"note: starting afresh; --resume would have continued {config.output.paths[0]}")
-    return journal
+    for extension in extensions():
+        if extension.continuation:
+            continuation: Continuation | None = resolve_name(extension.continuation)(config, resume=resume)
+            if continuation is not None:
+                for note in continuation.notes:
+                    report_note(note)
+                return continuation
+    return None
 
 
-def _run(config: Config, journal: Journal | None, service: AnswerService | None, *, resume: bool) -> Summary:
-    """Run with the journal, which is removed once the run has finished."""
+def _run(config: Config, continuation: Continuation | None, service: AnswerService | None, *, resume: bool) -> Summary:
+    """Run; what continues the run is closed at its end, however it ends."""
     from stream.display import open_display
     from stream.runtime.frame_stages import run_in_threads
     from stream.runtime.session import open_run, run_session
 
     def make_run(config: Config) -> RunHandle:
-        if journal is None:
+        if continuation is None:
             return open_run(config, service)
-        run = run_in_threads(config, journal=journal, answers=service)
-        journal.open()
+        run = run_in_threads(config, continuation=continuation, answers=service)
+        continuation.open()
         return run
 
     terminal = open_display(captions=not config.output.paths)
@@ -109,18 +104,8 @@ def _run(config: Config, journal: Journal | None, service: AnswerService | None,
         return summary
     finally:
         terminal.close()
-        if journal is not None:
-            _end(journal, is_finished=is_finished)
-
-
-def _end(journal: Journal, *, is_finished: bool) -> None:
-    if is_finished:
-        journal.remove()
-        return
-    resumable = journal.is_resumable
-    journal.close()
-    if resumable:
-        report_note("not finished: the same command with --resume continues from here")
+        if continuation is not None and (note := continuation.close(is_finished=is_finished)) is not None:
+            report_note(note)
 
 
 MARK = ".arr-coc-demo"

@@ -18,7 +18,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("watch", "until", "go_on", "force"),
     ),
     "Tokens": (
-        *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
+        *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens"),
         *("allocate.", "answer.encode", "answer.glance."),
     ),
     "Outputs": ("folder", "json_path", "png_path", "output.paths", "output.timing"),

@@ -336,8 +336,8 @@ CUES = (".vtt", ".srt")
 def check_watch_options(config: Config, given_options: Collection[str] = ()) -> None:
     """Check the options of watches, of which those `given_options` stand on the command line.
 
-    Raises ConfigError if `--go-on`, `--force` or `--on-match` has nothing to act on, and for captions, or a latency
-    target, if there are no answers.
+    Raises ConfigError if `--go-on`, `--force` or `--on-match` has nothing to act on, and for captions if there are no
+    answers.
     """
     if "go_on" in given_options and "until" not in given_options:
         raise ConfigError('--go-on needs --until; give for example --until "is there a red car?"')
@@ -347,8 +347,6 @@ def check_watch_options(config: Config, given_options: Collection[str] = ()) -> 
             raise ConfigError(f'{option} needs --watch or --until; give for example --watch "is there a red car?"')
     if not config.watches_only:
         return
-    if config.answer.target_ms is not None:
-        raise ConfigError("answer.target_ms needs answers, and a run with watches alone gives none; give -q as well")
     silent = [path for path in config.output.paths if path.lower().endswith(CUES)]
     if silent:
         raise ConfigError(

@@ -250,6 +250,16 @@ class Extension:
     boxes: str = ""
     """Name of a function that gives boxes from outside, which draw tokens: `(Config, paced: bool) -> BoxFeeder |
     None`. It raises ConfigError for a run that cannot have them."""
+    answer_filter: str = ""
+    """Name of a function that gives the feature's part in the answers of a run: `(Config) -> AnswerFilter | None`."""
+    budget: str = ""
+    """Name of a function that gives what moves the budget of a run's frames: `(Config, lockstep: bool) -> BudgetSetter
+    | None`. In lockstep each frame waits for its answer."""
+    notices: str = ""
+    """Name of a function that gives notices of settings without effect: `(Config, lockstep: bool) -> list[Notice]`."""
+    continuation: str = ""
+    """Name of a function that gives what continues an earlier run, of `caption`: `(Config, resume: bool) ->
+    Continuation | None`. It raises ResumeError."""
     serving: str = ""
     """Name of a function that opens something beside an answer server, `(Config, ServerStatistics, RunControl)`; it is
     closed with the server, and may be None."""

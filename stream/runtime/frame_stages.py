@@ -23,6 +23,7 @@ from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
+from stream.answer.filters import Continuation
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.scheduler import AnswerScheduler
 from stream.answer.server import AnswerServer
@@ -37,7 +38,6 @@ from stream.protocol.buffers import SlotTable
 from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
 from stream.protocol.pictures import PictureEndpoints, PictureExchange
 from stream.recording.identity import answer_provenance
-from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
 from stream.runtime.answer_service import ANSWERS, AnswerService, remote_endpoint
 from stream.runtime.pacing import short_pauses
@@ -124,7 +124,7 @@ class FrameStages:
     """Frame worker in threads of this process, with its own answer stage or process if it is given none.
 
     Making one opens the source. `answers` is the answer process that it holds, `endpoint` one that its parent holds;
-    `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues, `watches` the
+    `overlays` takes pictures for a heat map. `continuation` continues an earlier run, `watches` are the
     states of its watches. `maps`: frame events hold their relevance and regions, whatever the outputs. `wall_s` returns
     the Unix time that schedules count. `pictures_to`: addresses at which viewers of live pictures are served, if not in
     this process; `first_frame`: number of frames of the workers before.
@@ -139,7 +139,7 @@ class FrameStages:
         answers: AnswerService | None = None,
         endpoint: AnswerEndpoint | None = None,
         overlays: SlotTable[AllocationOverlay] | None = None,
-        journal: Journal | None = None,
+        continuation: Continuation | None = None,
         watches: WatchStates | None = None,
         maps: bool = False,
         wall_s: Callable[[], float] = time.time,
@@ -160,7 +160,7 @@ class FrameStages:
         with ExitStack() as stack:
             stack.callback(self._source.close)
             self._info = info = self._source.describe()
-            plan = RunPlan.of(config, info, journal=journal, watches=watches, wall_s=wall_s)
+            plan = RunPlan.of(config, info, continuation=continuation, watches=watches, wall_s=wall_s)
             self._plan = replace(plan, tap=replace(plan.tap, maps=plan.tap.maps or maps))
             stack.pop_all()
         # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
@@ -372,7 +372,7 @@ class FrameStages:
             motions=motions,
             fragments=SlotTable(1, len) if self._segments is None else self._segments.fragments,
             make_allocator=plan.make_allocator,
-            budget=plan.make_run_budget(),
+            budget=plan.budget,
             detections=plan.make_box_feed(clock),
             observers=observers,
         )
@@ -399,7 +399,7 @@ def run_in_threads(
     *,
     model_loader: str = CONFIGURED,
     answers: AnswerService | None = None,
-    journal: Journal | None = None,
+    continuation: Continuation | None = None,
     maps: bool = False,
 ) -> Run:
     """Opens a run whose frame stages, and so its `texture`, are in this process.
@@ -409,7 +409,7 @@ def run_in_threads(
         clock: Clock of the run, by default the monotonic one.
         model_loader: Name of the function that loads the model.
         answers: Answer process shared with other runs.
-        journal: Answers of a run that this one continues.
+        continuation: What continues an earlier run.
         maps: Frame events hold their relevance and regions.
 
     Raises:
@@ -424,7 +424,7 @@ def run_in_threads(
             model_loader=model_loader,
             answers=answers,
             overlays=run.overlays,
-            journal=journal,
+            continuation=continuation,
             maps=maps,
         )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from pkgutil import resolve_name
+from typing import Any
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
@@ -17,24 +19,24 @@ from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.texture.store.planes import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
-from stream.answer.latency import LatencyController, target_off
+from stream.answer.detections import DetectionReader
+from stream.answer.filters import AnswerFilter, Continuation
+from stream.answer.history import AnswerHistory
 from stream.answer.model import shows_scenes
-from stream.answer.quality import QualityController
 from stream.answer.request import ClientOptions
-from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.standing import watch_rules
+from stream.answer.structured import StructuredAnswers
 from stream.answer.triggers import AnswerTriggerOptions, WatchStates
 from stream.clock import Clock
-from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, ShadowConfig
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
 from stream.events import Notice
 from stream.extension.registry import extensions
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
-from stream.recording.journal import Journal
 from stream.sinks.types import is_needed, takes_pictures
 from stream.stages.allocate import AllocatePolicy
-from stream.stages.base import BoxFeed, BoxFeeder
+from stream.stages.base import BoxFeed, BoxFeeder, RunBudget
 from stream.stages.frame_tap import TapPolicy
 
 
@@ -44,12 +46,11 @@ class RunPlan:
 
     `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as
     a camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage
-    before it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target,
-    None without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client`
+    before it waits. `restart`: a process that dies or hangs is started again. `budget`: what moves the budget of its
+    frames. `notices` list the settings that have no effect in this run. `client`
     lacks the options that depend on the answer server's endpoint, `allocator` those that depend on its model: its
-    glance options apply if the model is to glance. `detections`: a program whose boxes draw tokens. `shadow`: shadow
-    checks and what they change, None without any. `must_glance`:
-    the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer server, and
+    glance options apply if the model is to glance. `boxes`: a program whose boxes draw tokens. `must_glance`: the model
+    is to, whatever allocator comes with it. `served_by` is the address of a remote answer server, and
     `expected_model` the name of the model that it is to serve; None for any.
     """
 
@@ -63,13 +64,12 @@ class RunPlan:
     tap: TapPolicy
     schedule: SchedulePolicy
     client: ClientOptions
-    target_ms: float | None
+    budget: RunBudget
     must_glance: bool
     served_by: str | None
     expected_model: str | None
     notices: tuple[Notice, ...]
     boxes: BoxFeeder | None = None
-    shadow: ShadowConfig | None = None
 
     @classmethod
     def of(
@@ -77,7 +77,7 @@ class RunPlan:
         config: Config,
         info: SourceInfo,
         *,
-        journal: Journal | None = None,
+        continuation: Continuation | None = None,
         watches: WatchStates | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> RunPlan:
@@ -86,7 +86,7 @@ class RunPlan:
         Args:
             config: Configuration of the run.
             info: Properties of the source.
-            journal: Answers of a run that this one continues.
+            continuation: What continues an earlier run.
             watches: States of its watches.
             wall_s: Returns the Unix time that schedules count.
 
@@ -103,7 +103,7 @@ class RunPlan:
         else:
             restart = pipeline.restart
         waits_for_server = answer.server is not None and pipeline.restart is None
-        no_target = answer.target_ms is not None and lockstep
+        schema = answer.schema_of_answers
         no_cancel = answer.on_cut == "cancel" and lockstep
         return cls(
             paced=paced,
@@ -121,23 +121,16 @@ class RunPlan:
                 reconnect=paced or pipeline.answers == "lockstep" if waits_for_server else restart,
                 resend_after_loss=lockstep,
                 persistent=paced and answer.server is not None,
-                journal=journal,
-                history=answer.history,
-                history_spans_cuts=answer.history_spans_cuts,
-                same_above=answer.same_above if answer.when == "news" else None,
-                source_px=_source_px(config.capture, info),
-                schema=answer.schema_of_answers,
-                agree=answer.shadow.agree,
-                asks_meaning=answer.shadow.compare == "meaning",
+                schema=None if schema is None else schema.text,
+                filters=_answer_filters(config, info, continuation),
             ),
-            target_ms=None if no_target else answer.target_ms,
+            budget=RunBudget(_of_extensions("budget", config, lockstep=lockstep)),
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
             boxes=_box_feeder(config, paced=paced),
-            shadow=None if answer.shadow.every is None else answer.shadow,
             notices=(
-                *([target_off()] if no_target else []),
+                *itertools.chain.from_iterable(_of_extensions("notices", config, lockstep=lockstep)),
                 *([cancel_off()] if no_cancel else []),
                 *_schedule_off(config, info),
             ),
@@ -148,27 +141,6 @@ class RunPlan:
         if self.boxes is None:
             return None
         return self.boxes.make_feed(clock, self.allocator.zones)
-
-    def make_latency_controller(self) -> LatencyController | None:
-        """Returns the controller that holds `target_ms`, None without a target."""
-        if self.target_ms is None:
-            return None
-        return LatencyController(self.target_ms, self.allocator.budget, self.allocator.limits)
-
-    def make_quality_controller(self) -> QualityController | None:
-        """Returns the controller of the budget by shadow checks, None without any."""
-        if self.shadow is None:
-            return None
-        adaptive = self.target_ms is not None
-        return QualityController(self.shadow, self.allocator.budget, self.allocator.limits, adaptive=adaptive)
-
-    def make_run_budget(self) -> RunBudget | None:
-        """Returns what moves the budget in the run, None if nothing does."""
-        latency = self.make_latency_controller()
-        quality = self.make_quality_controller()
-        if latency is None and quality is None:
-            return None
-        return RunBudget(latency, quality)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
         """Returns the allocator for a model: `auto` depends on whether the model knows coarse and wide tokens, and
@@ -348,7 +320,6 @@ def _schedule_policy(
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
         connect_limit_s=None if answer.server in (None, ASSIGNED_SERVERS) else config.capture.open_timeout_s,
-        shadow_every=answer.shadow.every,
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
@@ -365,14 +336,34 @@ LOCKSTEP_SHARE = 0.25
 """Share of media time for idle work in lockstep by `auto`, on every device: results do not depend on it."""
 
 
+def _answer_filters(config: Config, info: SourceInfo, continuation: Continuation | None) -> tuple[AnswerFilter, ...]:
+    """Return what the features of a run make of its answers, in order: the form of an answer first, then whether it is
+    news, and what it locates; last what keeps it."""
+    answer = config.answer
+    schema = answer.schema_of_answers
+    filters: list[AnswerFilter] = []
+    if schema is not None:
+        filters.append(StructuredAnswers(schema))
+    if answer.history or answer.when == "news":
+        same_above = answer.same_above if answer.when == "news" else None
+        filters.append(AnswerHistory(answer.history, same_above, schema, spans_cuts=answer.history_spans_cuts))
+    filters.append(DetectionReader(_source_px(config.capture, info)))
+    filters += _of_extensions("answer_filter", config)
+    if continuation is not None:
+        filters.append(continuation)
+    return tuple(filters)
+
+
+def _of_extensions(part: str, config: Config, **facts: bool) -> tuple[Any, ...]:
+    """Return what the functions of this part of the extensions give for a run, in their order."""
+    functions = [getattr(extension, part) for extension in extensions()]
+    results = [resolve_name(function)(config, **facts) for function in functions if function]
+    return tuple(result for result in results if result is not None)
+
+
 def _box_feeder(config: Config, *, paced: bool) -> BoxFeeder | None:
     """Return what gives boxes from outside, of the first extension that has some. Raises ConfigError."""
-    for extension in extensions():
-        if extension.boxes:
-            feeder: BoxFeeder | None = resolve_name(extension.boxes)(config, paced=paced)
-            if feeder is not None:
-                return feeder
-    return None
+    return next(iter(_of_extensions("boxes", config, paced=paced)), None)
 
 
 def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:

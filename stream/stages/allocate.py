@@ -30,7 +30,6 @@ from arr_coc.types import (
 )
 from stream.answer.idle import IdleFrames
 from stream.answer.request import GlanceOutcome
-from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
@@ -39,7 +38,7 @@ from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
 from stream.stages import frame_events
-from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, BoxFeed
+from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, BoxFeed, RunBudget
 from stream.stages.frame_tap import FrameTap
 from stream.transport import LinkPoller, Transport
 
@@ -83,7 +82,7 @@ class AllocateContext:
         motions: Motion of frames, put there by the texture stage.
         fragments: Video in memory, put there by the source.
         make_allocator: Called with the server's hello, because the best strategy depends on its model.
-        budget: What moves the budget: a latency target or shadow checks.
+        budget: What moves the budget of the run.
         detections: Boxes of another program.
         observers: Called with every event.
     """
@@ -95,7 +94,7 @@ class AllocateContext:
     motions: SlotTable[TileMotion]
     fragments: frame_events.FragmentTable
     make_allocator: Callable[[ServerHello], StreamAllocator]
-    budget: RunBudget | None = None
+    budget: RunBudget
     detections: BoxFeed | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -185,13 +184,12 @@ class AllocateStage:
         self._emit(structs.replace(glance.event, slot=self._tap.put_overlay(), map=self._tap.map_of(frame)))
 
     def on_event(self, event: Event) -> None:
-        """Emit an event of the scheduler; the times of an answer, and shadow checks, set the budget of the next
-        frames."""
+        """Emit an event of the scheduler, which may set the budget of the next frames."""
         # A server that is lost before its first hello has events too: there is no allocator yet.
         if self._hello is not None and self._allocator.group is not None:
             event, notices = self._groups.take(event, self._allocator.group.newest)
             self._emit(*notices)
-        if self._context.budget is None or self._last is None:
+        if self._last is None:
             self._emit(event)
         else:
             self._emit(*self._context.budget.on_event(event, self._last.relevance.numel()))
@@ -207,8 +205,9 @@ class AllocateStage:
             group_frame = None
         else:
             group_frame = self._allocator.group.newest_of(self._last)
-        if (budget := self._context.budget) is not None and self._last is not None:
-            budget.on_request(self._last, None if group_frame is None else group_frame.appended_tokens)
+        if self._last is not None:
+            appended_tokens = None if group_frame is None else group_frame.appended_tokens
+            self._context.budget.on_request(self._last, appended_tokens)
         if self._policy.with_reasons and self._last is not None:
             self._emit(frame_events.explanation_of(self._last, group_frame))
         self._send_picture()
@@ -389,10 +388,8 @@ class AllocateStage:
 
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
         """Return the budget of the frame and its most tokens; None for those of the options."""
-        budget = self._context.budget
-        if budget is None:
-            return (None, None)
-        return budget.limits(view.grid.tiles)
+        limits = self._context.budget.limits(view.grid.tiles)
+        return limits.budget, limits.most_tokens
 
     def _report_failure(self, view: TextureView, error: Exception) -> None:
         """Count an allocation that failed, and report the first one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from stream.control import CancelledError, RunControl, failure_of
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from arr_coc.allocation.allocator import Zones
+    from arr_coc.allocation.frame import FrameAllocation
     from arr_coc.types import FrameStamp, TileGrid
     from stream.clock import Clock
     from stream.events import Event
@@ -70,6 +73,57 @@ class BoxFeeder(Protocol):
     def make_feed(self, clock: Clock, zones: Zones | None) -> BoxFeed:
         """Return the feed, not yet open."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """Limits of a frame's tokens; None for those of the configuration."""
+
+    budget: int | None = None
+    most_tokens: int | None = None
+    """Most tokens of a budget that adapts."""
+
+
+class BudgetSetter:
+    """A feature that moves the budget of a run's frames, for the thread that allocates."""
+
+    def limits(self, tiles: int, limits: FrameLimits) -> FrameLimits:
+        """Return the limits of a frame of `tiles` tiles, given those of the setters before."""
+        return limits
+
+    def on_request(self, frame: FrameAllocation, appended_tokens: int | None) -> None:
+        """Note the frame that is answered about. `appended_tokens`: number of its tokens that are new to the model's
+        memory; None without memory."""
+
+    def on_event(self, event: Event, tiles: int) -> list[Event]:
+        """Return an event of the run, with what it changes for frames of `tiles` tiles."""
+        return [event]
+
+
+class RunBudget:
+    """Budget of one run's frames, which each of its setters may move in turn."""
+
+    def __init__(self, setters: Sequence[BudgetSetter] = ()) -> None:
+        self.setters = tuple(setters)
+
+    def limits(self, tiles: int) -> FrameLimits:
+        """Return the limits of a frame of `tiles` tiles."""
+        limits = FrameLimits()
+        for setter in self.setters:
+            limits = setter.limits(tiles, limits)
+        return limits
+
+    def on_request(self, frame: FrameAllocation, appended_tokens: int | None) -> None:
+        """Note the frame that is answered about; `appended_tokens` as in BudgetSetter."""
+        for setter in self.setters:
+            setter.on_request(frame, appended_tokens)
+
+    def on_event(self, event: Event, tiles: int) -> list[Event]:
+        """Return an event of the run, with what it changes for frames of `tiles` tiles."""
+        events = [event]
+        for setter in self.setters:
+            events = [result for each in events for result in setter.on_event(each, tiles)]
+        return events
 
 
 class StageThread(threading.Thread):

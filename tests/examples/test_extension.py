@@ -43,7 +43,7 @@ def program(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedPr
     )
 
 
-def test_its_source_sink_key_and_command_are_there(site: Path, tmp_path: Path) -> None:
+def test_its_source_sink_keys_and_command_are_there(site: Path, tmp_path: Path) -> None:
     result = program(site, tmp_path, "caption", "ball:3", "-o", "a.csv", "--csv-delimiter", ";")
     assert result.returncode == 0, result.stderr
     assert "wrote a.csv" in result.stderr
@@ -53,6 +53,16 @@ def test_its_source_sink_key_and_command_are_there(site: Path, tmp_path: Path) -
     assert program(site, tmp_path, "count", "a.csv").stdout.startswith("3 answers, ")
     assert "--csv-delimiter CHARACTER" in program(site, tmp_path, "caption", "--help").stdout
     assert "Count the answers of a .csv." in program(site, tmp_path, "--help").stdout
+
+
+def test_its_filter_changes_the_answers_in_every_output(site: Path, tmp_path: Path) -> None:
+    arguments = ("caption", "ball:1", "-o", "a.vtt", "--max-frames", "1", "-q", "What is there?")
+    assert program(site, tmp_path, *arguments).returncode == 0
+    words = (tmp_path / "a.vtt").read_text().split()
+    last = words[-1].strip(".")
+    result = program(site, tmp_path, *arguments, "--hide-words", f"{last},unheard")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "a.vtt").read_text().split() == [word.replace(last, "***") for word in words]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ import pytest
 import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket, Work
+from stream.answer.filters import PriorGlance, RecalledAnswer
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped, pack_event, unpack_event
+from stream.extensions.journal.journal import Journal
 from stream.media import SkippedItem
 from stream.protocol.codec import (
     embedding_of,
@@ -60,7 +62,6 @@ from stream.recording.format import (
     compress_arrays,
     decompress_arrays,
 )
-from stream.recording.journal import Journal, JournalGlance
 from stream.recording.log import frame_record
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.support.events import QUESTION, answer, frame, glance, summary
@@ -203,9 +204,10 @@ def test_a_damaged_journal_gives_answers_or_nothing(tmp_path: Path, count: int) 
     journal = Journal(path, {"source": "x"})
     journal.open()
     for number in range(4):
-        glance_record = JournalGlance(glance(number), FEEDBACK if number % 2 else None)
-        journal.append(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK, glance_record)
-    journal.close()
+        glance_record = PriorGlance(glance(number), FEEDBACK if number % 2 else None)
+        point = msgspec.structs.replace(answer(number, "a red circle"), answer=number)
+        journal.append(RecalledAnswer(point, FEEDBACK, glance_record))
+    journal.close(is_finished=False)
     original = path.read_bytes()
     for data in many([original], count // 10):
         path.write_bytes(data)

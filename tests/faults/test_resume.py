@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stream.recording.journal import journal_path
+from stream.extensions.journal.journal import journal_path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300

@@ -26,7 +26,7 @@ RUNS = {
     "defaults": ("scene:demo", []),
     "watches": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
     "memory": ("scene:cuts", ["--memory"]),
-    "shadow": ("scene:cuts", ["--set", "answer.shadow.every=2"]),
+    "shadow": ("scene:cuts", ["--set", "shadow.every=2"]),
     "regions": ("scene:moving", ["--publish", "ipc://published", "--max-frames", "40"]),
     "glance": ("scene:street", ["-q", "What do the signs say?", "--glance"]),
     "adaptive": ("scene:moving", ["--budget", "adaptive", "--strategy", "mixed"]),

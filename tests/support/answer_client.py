@@ -10,15 +10,22 @@ from typing import Any, TypeVar, cast
 import msgspec
 import numpy as np
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import Feedback, FramePacket, FrameStamp, Question, TileGrid, TokenPacket
 from stream.answer.client import Action, AnswerClient, Failure, Progress
 from stream.answer.connection import AnswerEndpoint
+from stream.answer.detections import DetectionReader
 from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
+from stream.answer.filters import Continuation, FinishedAnswer, RecalledAnswer
+from stream.answer.history import AnswerHistory
 from stream.answer.request import ClientOptions, GlanceOutcome, ServerReady
+from stream.answer.structured import StructuredAnswers
 from stream.answer.triggers import Check
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
-from stream.events import PEER_MISBEHAVES, Answer, Detections, Notice, ShadowCheck
+from stream.events import PEER_MISBEHAVES, Answer, AnswerPoint, Notice
+from stream.extensions.shadow.checks import ShadowChecks
+from stream.extensions.shadow.section import ShadowSection
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerReply,
@@ -34,7 +41,6 @@ from stream.protocol.messages import (
     decode,
     encode,
 )
-from stream.recording.journal import JournalEntry, JournalGlance
 from stream.transport import Envelope, Link, Transport
 from stream.transport.pool import ServerPool
 from tests.support.clock import FakeClock
@@ -181,11 +187,11 @@ class ClientFixture:
         text: str = "what?",
         wants_answer: bool = True,
         checks: tuple[Check, ...] = (),
-        shadow: FramePacket | None = None,
+        full_frame: FramePacket | None = None,
     ) -> None:
         questions = tuple(check.question for check in checks)
         question = Question(text, wants_answer=wants_answer, checks=questions)
-        self.client.send_request(packet, question, trigger, self.clock.now_ns(), checks=checks, shadow=shadow)
+        self.client.send_request(packet, question, trigger, self.clock.now_ns(), checks=checks, full_frame=full_frame)
 
     def grant(self, turn: int = 1) -> None:
         self.request_turn()
@@ -229,36 +235,51 @@ class ClientFixture:
 Opener = Callable[..., ClientFixture]
 
 
-class FakeJournal:
-    """Answers of an earlier run by number, and kept records."""
+class FakeJournal(Continuation):
+    """Answers of an earlier run by number, and kept answers."""
 
-    def __init__(self, *recalled: JournalEntry) -> None:
-        self._recalled = {entry.answer.answer: entry for entry in recalled}
-        self.entries: list[tuple[Answer, Feedback | None]] = []
-        self.glances: list[JournalGlance | None] = []
-        self.detections: list[Detections | None] = []
-        self.checks: list[ShadowCheck | None] = []
+    fixes_questions = True
 
-    def holds(self, number: int) -> bool:
+    def __init__(self, *recalled: RecalledAnswer) -> None:
+        self._recalled = {each.event.answer: each for each in recalled}
+        self.kept: list[FinishedAnswer] = []
+
+    @property
+    def points(self) -> list[AnswerPoint]:
+        """The events of the kept answers."""
+        return [answer.event for answer in self.kept]
+
+    def recalls(self, number: int) -> bool:
         return number in self._recalled
 
-    def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
-        entry = self._recalled.get(number)
-        assert entry is None or entry.answer.frame_index == frame_index
-        return entry
+    def recall(self, number: int, stamp: FrameStamp) -> RecalledAnswer | None:
+        recalled = self._recalled.get(number)
+        assert recalled is None or recalled.event.frame_index == stamp.frame_index
+        return recalled
 
-    def append(
-        self,
-        answer: Answer,
-        feedback: Feedback | None,
-        glance: JournalGlance | None,
-        detections: Detections | None,
-        check: ShadowCheck | None,
-    ) -> None:
-        self.entries.append((answer, feedback))
-        self.glances.append(glance)
-        self.detections.append(detections)
-        self.checks.append(check)
+    def on_end(self, answer: FinishedAnswer) -> None:
+        self.kept.append(answer)
+
+
+def client_options(
+    *,
+    history: int = 0,
+    same_above: float | None = None,
+    history_spans_cuts: bool = False,
+    schema: AnswerSchema | None = None,
+    shadow: ShadowSection | None = None,
+    journal: Continuation | None = None,
+    **options: Any,
+) -> ClientOptions:
+    """Options with the filters of a run: of those, a whole frame beside an answer is what shadow checks wait for."""
+    filters = (
+        *([] if schema is None else [StructuredAnswers(schema)]),
+        AnswerHistory(history, same_above, schema, spans_cuts=history_spans_cuts),
+        DetectionReader(None),
+        ShadowChecks(shadow or ShadowSection(agree=1.0), schema),
+        *([] if journal is None else [journal]),
+    )
+    return ClientOptions(schema=None if schema is None else schema.text, filters=filters, **options)
 
 
 def misdeeds(events: list[object]) -> int:

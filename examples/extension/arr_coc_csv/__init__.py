@@ -1,4 +1,4 @@
-"""Answers as CSV, a bouncing ball as a source, and a command that counts answers."""
+"""Answers as CSV, words that are hidden in them, a bouncing ball as a source, and a command that counts answers."""
 
 from stream.extension import CommandType, Extension, SinkType, SourceType
 
@@ -15,5 +15,6 @@ EXTENSION = Extension(
             open="arr_coc_csv.source:BallSource",
         ),
     ),
+    answer_filter="arr_coc_csv.filter:HiddenWords.of",
     commands=(CommandType(function="arr_coc_csv.command:count"),),
 )

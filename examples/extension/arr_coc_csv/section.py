@@ -17,3 +17,8 @@ class CsvSection(ExtensionSection):
         str, Option("--csv-delimiter CHARACTER", "Character between the fields of a .csv. [{default}]", without="demo")
     ] = Field(default=",", min_length=1, max_length=1)
     """Character between the fields."""
+    hide: Annotated[
+        tuple[str, ...],
+        Option("--hide-words WORDS", "Words that stars take the place of, with commas.", without="demo"),
+    ] = ()
+    """Words that answers show as stars."""

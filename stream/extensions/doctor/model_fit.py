@@ -255,11 +255,12 @@ def _fits(finding: str, needed_bytes: int, free_bytes: int) -> DiagnosticCheck:
 def tokens_of(config: Config) -> tuple[int, int]:
     """Return a prompt's visual tokens at their most, and its other tokens with the answer's."""
     limits = config.allocate.limits
-    shadow = config.answer.shadow
+    target_ms = config.value("latency.target_ms")
+    raises = config.value("shadow.act")
     budget = config.allocate.budget
-    if shadow.act and (config.answer.target_ms is not None or budget == ADAPTIVE):
-        budget = round(limits.max_tokens * shadow.most)
-    elif shadow.act or config.answer.target_ms is not None:
+    if raises and (target_ms is not None or budget == ADAPTIVE):
+        budget = round(limits.max_tokens * config.value("shadow.most"))
+    elif raises or target_ms is not None:
         budget = max(limits.max_tokens, most_tokens(budget, tiles_of(config), limits))
     if isinstance(budget, int):
         visual = budget

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 from arr_coc.budget import check_budget
 from arr_coc.errors import BudgetError
 from arr_coc.types import REGION_SHAPES, TILE_PX, Encode
-from stream.answer.request import words_of
+from stream.answer.agreement import words_of
 from stream.clock import RateLimit
 from stream.config import AllocateConfig
 from stream.control import describe

@@ -17,6 +17,7 @@ from stream.config import Config
 from stream.errors import TransportError
 from stream.extensions.doctor import model_fit, system
 from stream.extensions.doctor.examination import DiagnosticCheck, all_needed_work, examine
+from stream.extensions.latency.section import LatencySection
 from stream.options import extra as extra_module
 from stream.options.extra import Extra
 from stream.sources import cameras
@@ -329,7 +330,7 @@ class TestFitness:
     def test_adaptive_budgets_are_taken_at_their_most(self) -> None:
         assert model_fit.tokens_of(config(allocate={"budget": "adaptive"}))[0] == 400
         assert model_fit.tokens_of(config(allocate={"budget": "adaptive", "max_tokens": 90}))[0] == 90
-        assert model_fit.tokens_of(config(allocate={"max_tokens": 90}, answer={"target_ms": 500}))[0] == 90
+        assert model_fit.tokens_of(config(allocate={"max_tokens": 90}, latency=LatencySection(target_ms=500)))[0] == 90
 
     @pytest.mark.parametrize(
         ("limit", "usage"),

@@ -18,7 +18,7 @@ from stream.errors import OutputError, OutputFailed, ResumeError
 from stream.events import Outage
 from stream.extensions.hls.section import HlsSection
 from stream.extensions.hls.sink import HlsSink
-from stream.recording.journal import journal_for
+from stream.extensions.journal.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
 from stream.sinks.checks import check_outputs

@@ -35,6 +35,7 @@ from stream.extensions.record.replay import (
     replay_config,
 )
 from stream.extensions.record.section import RecordSection
+from stream.extensions.shadow.section import ShadowSection
 from stream.protocol.codec import token_message, token_packet
 from stream.protocol.messages import Cancel, Connect, ServerHello, TokenPacketMessage, TurnExpired
 from stream.recording.format import (
@@ -91,6 +92,7 @@ def record(
     allocate: AllocateConfig | None = None,
     model_loader: str = MODEL_LOADER,
     watch: tuple[WatchConfig, ...] = (),
+    shadow_every: int | None = None,
     **answer: Any,
 ) -> list[Event]:
     config = Config(
@@ -98,6 +100,7 @@ def record(
         allocate=allocate or AllocateConfig(budget=12),
         answer=AnswerConfig(every_s=1.0, **answer),
         watch=watch,
+        shadow=ShadowSection(every=shadow_every),
         record=RecordSection(folder=str(folder) if folder else None),
         pipeline=PipelineConfig(single_process=True),
     )
@@ -203,7 +206,7 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
 
 
 def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -> None:
-    record(video, tmp_path / "a", shadow={"every": 2})
+    record(video, tmp_path / "a", shadow_every=2)
     events, summary = replayed(Recording(tmp_path / "a"))
     replies = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [a.answer for a in replies if not a.check] == [0, 1, 2, 3]

@@ -9,7 +9,7 @@ import pytest
 
 import stream.extensions.web
 from arr_coc.model import ARRCOCQwen
-from stream.answer.request import words_of
+from stream.answer.agreement import words_of
 from stream.config import AnswerConfig, Config
 from stream.events import Started
 from stream.monitor.health import RunMonitor

@@ -17,7 +17,8 @@ from arr_coc.errors import ContextLengthError, DeviceLost, OptionError
 from arr_coc.types import Feedback, FrameStamp
 from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
 from stream.answer.embeddings import KEPT, EmbeddedQuestion, QuestionKey, RefusedQuestion
-from stream.answer.request import REPEATS_MAX, ClientOptions, ServerReady
+from stream.answer.filters import RecalledAnswer
+from stream.answer.request import REPEATS_MAX, ServerReady
 from stream.errors import StageDied
 from stream.events import (
     ANSWERS_LOST,
@@ -52,7 +53,6 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.journal import JournalEntry
 from stream.untrusted import ANSWER_CHARS_MAX
 from tests.support.answer_client import (
     FEEDBACK,
@@ -67,6 +67,7 @@ from tests.support.answer_client import (
     answer,
     answered,
     checks_of,
+    client_options,
     misdeeds,
     tokens,
     whole_frame,
@@ -85,7 +86,7 @@ def opened(clock: FakeClock) -> Opener:
     """Factory of one client with the given options, admitted by the server."""
 
     def opening(*, greeted: bool = True, **options: Any) -> ClientFixture:
-        server = ClientFixture(clock, ClientOptions(**options))
+        server = ClientFixture(clock, client_options(**options))
         if greeted:
             assert server.greet() == []
         return server
@@ -521,8 +522,8 @@ def test_answers_are_kept_with_their_feedback(opened: Opener) -> None:
     events = server.hear(answered(0, feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
     server.ask(2)
     events += server.hear(answered(1))
-    assert [point for point, _ in journal.entries] == events
-    first, second = (feedback for _, feedback in journal.entries)
+    assert journal.points == events
+    first, second = (kept.feedback for kept in journal.kept)
     assert first is not None
     np.testing.assert_array_equal(first.attention, FEEDBACK.attention)
     assert second is None
@@ -530,7 +531,7 @@ def test_answers_are_kept_with_their_feedback(opened: Opener) -> None:
 
 def test_an_answer_of_an_earlier_run_is_recalled_without_asking(opened: Opener) -> None:
     old = [answer(0), answer(1)]
-    journal = FakeJournal(JournalEntry(old[0], FEEDBACK), JournalEntry(old[1], None))
+    journal = FakeJournal(RecalledAnswer(old[0], FEEDBACK), RecalledAnswer(old[1], None))
     server = opened(journal=journal)
     now = FrameStamp(5, 2_500 * MS, 100 * MS, epoch=99)
     *events, feedback = server.client.requests.recall(now)
@@ -541,7 +542,7 @@ def test_an_answer_of_an_earlier_run_is_recalled_without_asking(opened: Opener) 
     server.expect_nothing()
     assert server.client.requests.recall(now) == []
     server.hear(answered(server.ask()))
-    assert [point.answer for point, _ in journal.entries] == [2]
+    assert [point.answer for point in journal.points] == [2]
     assert opened().client.requests.recall(now) == []
 
 
@@ -559,8 +560,8 @@ def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recal
     )
     assert (detections.width_px, detections.height_px) == (GRID.width_px, GRID.height_px)
     assert detections.objects == [Detection(label="cat", box=[16.0, 32.0, 32.0, 64.0])]
-    assert journal.detections == [detections]
-    next_run = opened(journal=FakeJournal(JournalEntry(reply, None, detections=detections)))
+    assert [kept.events for kept in journal.kept] == [[detections]]
+    next_run = opened(journal=FakeJournal(RecalledAnswer(reply, None, events=(detections,))))
     assert next_run.client.requests.recall(STAMP)[1:] == [reply, detections]
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from arr_coc.errors import OptionError
 from arr_coc.types import FrameStamp, GroupPlace
 from stream.answer.client import Failure
-from stream.answer.request import ClientOptions
 from stream.protocol.codec import token_packet, token_packets
 from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
@@ -23,7 +22,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from tests.support.answer_client import HELLO, ClientFixture
+from tests.support.answer_client import HELLO, ClientFixture, client_options
 from tests.support.clock import FakeClock
 from tests.support.events import make_answer_reply, make_glance_reply, make_group_packet
 
@@ -31,7 +30,7 @@ MEMORY = replace(HELLO, memory_tokens=2048)
 
 
 def connected(*, resend: bool = True, **options: Any) -> ClientFixture:
-    server = ClientFixture(FakeClock(), ClientOptions(reconnect=True, resend_after_loss=resend, **options))
+    server = ClientFixture(FakeClock(), client_options(reconnect=True, resend_after_loss=resend, **options))
     server.greet(hello=MEMORY)
     return server
 

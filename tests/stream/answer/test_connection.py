@@ -50,6 +50,7 @@ from tests.support.answer_client import (
     FakeEndpoint,
     FakeLink,
     answered,
+    client_options,
     received,
 )
 from tests.support.clock import FakeClock
@@ -164,7 +165,7 @@ def opened(clock: FakeClock) -> Opener:
         *, greeted: bool = True, pool: ScriptedPool | None = None, supervised: bool = True, **options: Any
     ) -> ConnectedFixture:
         endpoint = FakeEndpoint("tcp://servers", supervised=supervised, pool=pool)
-        server = ConnectedFixture(clock, endpoint, ClientOptions(**options))
+        server = ConnectedFixture(clock, endpoint, client_options(**options))
         if greeted:
             server.greet()
         return server

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stream.answer.client import ClientPhase
+from stream.answer.filters import PriorGlance, RecalledAnswer
 from stream.answer.request import GlanceOutcome
 from stream.control import Ask
 from stream.events import Answer, YesNoResult
@@ -20,7 +21,6 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.journal import JournalEntry, JournalGlance
 from stream.untrusted import GLANCES_A_TURN_MAX
 from tests.stream.answer.test_client import clock, opened
 from tests.stream.answer.test_scheduler import ONLY, S, ScheduledRun
@@ -172,15 +172,17 @@ def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
     server.hear(answered(0))
     server.ask(2)
     server.hear(answered(1))
-    first, second = journal.glances
+    first, second = (kept.glance for kept in journal.kept)
     assert first is not None
     assert (first.event, first.feedback) == (outcome.event, outcome.feedback)
     assert second is None
 
 
 def test_a_glance_of_an_earlier_run_is_not_taken_again(opened: Opener) -> None:
-    journal_glance = JournalGlance(GLANCE, FEEDBACK)
-    server = opened(journal=FakeJournal(JournalEntry(answer(0), None, journal_glance), JournalEntry(answer(1), None)))
+    journal_glance = PriorGlance(GLANCE, FEEDBACK)
+    server = opened(
+        journal=FakeJournal(RecalledAnswer(answer(0), None, journal_glance), RecalledAnswer(answer(1), None))
+    )
     requests, stamp = server.client.requests, replace(STAMP, epoch=99)
     recalled = requests.recall_glance(stamp)
     assert recalled is not None
@@ -330,7 +332,7 @@ def test_a_watch_alone_has_a_glance_before_its_check(scheduled: RunOpener) -> No
 
 
 def test_a_recalled_glance_needs_no_server(scheduled: RunOpener) -> None:
-    journal = FakeJournal(JournalEntry(answer(0), None, JournalGlance(GLANCE, FEEDBACK)))
+    journal = FakeJournal(RecalledAnswer(answer(0), None, PriorGlance(GLANCE, FEEDBACK)))
     run: ScheduledRun = scheduled(journal=journal).greet()
     run.glance_due = True
     run.show(5)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from arr_coc.types import PastAnswer, PreviousAnswer, Question
+from stream.answer.filters import RecalledAnswer
 from stream.answer.model import history_text
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, ShadowCheck
 from stream.protocol.messages import (
@@ -18,7 +19,6 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.journal import JournalEntry
 from stream.untrusted import HISTORY_CHARS_MAX
 from tests.stream.answer.test_client import clock, opened
 from tests.support.answer_client import (
@@ -32,7 +32,7 @@ from tests.support.answer_client import (
     tokens,
     whole_frame,
 )
-from tests.support.events import make_answer_reply
+from tests.support.events import make_answer_reply, make_yes_no_reply
 
 __all__ = ["clock", "opened"]
 
@@ -93,8 +93,9 @@ def test_a_check_in_another_shot_forgets_the_history(opened: Opener) -> None:
     server = opened(history=3, same_above=0.5, watches=("is it there?",))
     answer_text(server, "one")
     asked(server, 2, epoch=NEXT_SHOT.epoch, wants_answer=False, checks=checks_of("is it there?"))
-    assert server.client.requests.history.newest == ()
-    assert server.client.requests.history.previous("what?", STAMP.epoch) is None
+    server.hear(make_yes_no_reply(1))
+    message = asked(server, 3)
+    assert (message.history, message.previous) == ((), None)
 
 
 def test_a_check_has_neither_history_nor_a_previous_answer(opened: Opener) -> None:
@@ -203,7 +204,7 @@ def test_a_cancelled_answer_reports_the_text_that_was_emitted(opened: Opener) ->
 def test_an_unchanged_answer_is_not_verified(opened: Opener) -> None:
     server = opened(same_above=0.5)
     answer_text(server, "one")
-    asked(server, 2, shadow=whole_frame())
+    asked(server, 2, full_frame=whole_frame())
     server.hear(make_answer_reply(1, "one", same=0.9))
     assert not server.client.busy
 
@@ -211,7 +212,7 @@ def test_an_unchanged_answer_is_not_verified(opened: Opener) -> None:
 def test_the_answer_that_verifies_another_has_its_history(opened: Opener) -> None:
     server = opened(same_above=0.5, history=1)
     answer_text(server, "one")
-    asked(server, 2, shadow=whole_frame())
+    asked(server, 2, full_frame=whole_frame())
     server.hear(make_answer_reply(1, "two", same=0.1))
     server.expect(TurnRequest)
     server.hear(TurnGrant(turn=3))
@@ -226,7 +227,7 @@ def test_answers_of_an_earlier_run_are_history_as_well(opened: Opener) -> None:
     first = answer(0)
     fields = {name: getattr(first, name) for name in first.__struct_fields__} | {"answer": 1}
     repeat = AnswerUnchanged(**fields, since_s=2.5, probability=0.75)
-    journal = FakeJournal(JournalEntry(first, None), JournalEntry(repeat, None))
+    journal = FakeJournal(RecalledAnswer(first, None), RecalledAnswer(repeat, None))
     server = opened(history=4, same_above=0.5, journal=journal)
     now = replace(STAMP, epoch=99)
     assert server.client.requests.recall(now)[-1] == first
@@ -235,7 +236,7 @@ def test_answers_of_an_earlier_run_are_history_as_well(opened: Opener) -> None:
     assert texts(message.history) == ["of old"]
     assert message.previous is None, "that was to another question"
     (event,) = server.hear(answered(2))
-    assert [point.answer for point, _ in journal.entries] == [2]
+    assert [point.answer for point in journal.points] == [2]
     assert isinstance(event, Answer)
 
 
@@ -244,7 +245,7 @@ def test_an_unchanged_answer_is_kept_for_a_continued_run(opened: Opener) -> None
     server = opened(same_above=0.5, journal=journal)
     answer_text(server, "one")
     answer_text(server, "one", 2)
-    assert [type(point) for point, _ in journal.entries] == [Answer, AnswerUnchanged]
+    assert [type(point) for point in journal.points] == [Answer, AnswerUnchanged]
 
 
 def test_history_is_text_with_times() -> None:

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer.filters import RecalledAnswer
 from stream.answer.idle import IDLE_EVERY_NS, LOCKSTEP_TOKENS_MIN, LOCKSTEP_TOKENS_PER_S, IdleFrames
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
@@ -40,10 +41,9 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.journal import JournalEntry
 from stream.transport import Transport
 from stream.untrusted import WATCHES_MAX
-from tests.support.answer_client import FakeEndpoint, FakeJournal, received
+from tests.support.answer_client import FakeEndpoint, FakeJournal, client_options, received
 from tests.support.clock import FakeClock
 from tests.support.events import (
     answer,
@@ -232,7 +232,7 @@ class ScheduledRun:
         self.scheduler = AnswerScheduler(
             SchedulePolicy(**values),  # type: ignore[arg-type]
             endpoint,
-            ClientOptions(
+            client_options(
                 reconnect=reconnect,
                 resend_after_loss=bool(values["lockstep"]),
                 watches=tuple(rules.question for rules in cast(tuple[WatchRules, ...], values.get("watches", ()))),
@@ -969,7 +969,7 @@ def test_a_packet_builds_on_what_the_model_keeps(opened: Opener, lockstep: bool)
 
 def test_recalled_answers_leave_the_group_as_the_run_had_it(opened: Opener) -> None:
     answers = [structs.replace(answer(2.0 * index, "t", frame_index=2 * index), answer=index) for index in range(2)]
-    run = opened(memory=True, journal=FakeJournal(*(JournalEntry(point, None) for point in answers)))
+    run = opened(memory=True, journal=FakeJournal(*(RecalledAnswer(point, None) for point in answers)))
     run.peer.memory_tokens = 100
     run.greet()
     for index in range(3):
@@ -981,7 +981,7 @@ def test_recalled_answers_leave_the_group_as_the_run_had_it(opened: Opener) -> N
 
 
 def test_without_memory_a_recalled_answer_needs_no_packet(opened: Opener) -> None:
-    run = opened(journal=FakeJournal(JournalEntry(answer(0.0, "t"), None))).greet()
+    run = opened(journal=FakeJournal(RecalledAnswer(answer(0.0, "t"), None))).greet()
     run.show(0)
     assert run.places == []
 
@@ -1147,7 +1147,7 @@ def test_in_lockstep_each_frame_waits_for_its_reading(idle: Callable[..., Schedu
 def test_while_the_journal_holds_the_next_answer_nothing_is_sent(idle: Callable[..., ScheduledRun]) -> None:
     """The group goes on as it did when these answers were given."""
     answers = [structs.replace(answer(3.0 * index, "t", frame_index=3 * index), answer=index) for index in range(2)]
-    journal = FakeJournal(*(JournalEntry(point, None) for point in answers))
+    journal = FakeJournal(*(RecalledAnswer(point, None) for point in answers))
     run = idle(journal=journal, triggers=AnswerTriggerOptions(every_ns=3 * S))
     for index in range(1, 3):
         run.show(index)

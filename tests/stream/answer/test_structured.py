@@ -9,6 +9,7 @@ from msgspec import structs
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import PastAnswer
+from stream.answer.filters import RecalledAnswer
 from stream.answer.triggers import SIDE
 from stream.events import (
     Answer,
@@ -22,7 +23,6 @@ from stream.events import (
     unpack_event,
 )
 from stream.protocol.messages import AnswerDelta, FramePacketMessage, TokenPacketMessage, TurnGrant
-from stream.recording.journal import JournalEntry
 from tests.stream.answer.test_client import clock, opened
 from tests.stream.answer.test_history import asked, texts
 from tests.support.answer_client import STAMP, ClientFixture, FakeJournal, Opener, tokens, whole_frame
@@ -80,7 +80,7 @@ def test_an_answer_that_does_not_fit_is_an_event_without_its_text(opened: Opener
     assert isinstance(invalid, AnswerInvalid)
     assert (invalid.text, invalid.fields) == ("", None)
     assert 0 < len(invalid.reason) < 200
-    assert [point for point, _ in journal.entries] == [invalid]
+    assert journal.points == [invalid]
     assert unpack_event(pack_event(invalid)) == invalid
     assert '"fields"' not in encode_event(invalid)
 
@@ -109,19 +109,19 @@ def test_an_answer_of_the_journal_keeps_its_fields(opened: Opener) -> None:
     point = structs.replace(answered_at(0), text=READABLE, fields={"people": 2, "weather": "sun"})
     broken = AnswerInvalid(**structs.asdict(structs.replace(answered_at(1), text="")), reason="it is empty")
     server = opened(
-        schema=SCHEMA, history=1, journal=FakeJournal(JournalEntry(point, None), JournalEntry(broken, None))
+        schema=SCHEMA, history=1, journal=FakeJournal(RecalledAnswer(point, None), RecalledAnswer(broken, None))
     )
     requests = server.client.requests
     assert requests.recall(STAMP)[1] == point
     assert requests.recall(STAMP) == [broken]
-    assert texts(requests.history.newest) == [TEXT]
+    assert texts(asked(server).history) == [TEXT]
 
 
 @pytest.mark.parametrize(("full", "same"), [(TEXT, True), (TEXT.replace("2", "3"), False), ("half", None)])
 def test_a_check_with_all_tokens_compares_what_people_read(opened: Opener, full: str, same: bool | None) -> None:
     server = opened(schema=SCHEMA)
     server.grant(1)
-    server.send(whole_frame(), "every", shadow=whole_frame())
+    server.send(whole_frame(), "every", full_frame=whole_frame())
     number = server.expect(FramePacketMessage).answer
     _, answer = server.hear(make_answer_reply(number, TEXT))
     assert isinstance(answer, Answer)

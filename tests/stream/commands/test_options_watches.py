@@ -68,7 +68,7 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--until", "  "], "--until: watch 1: question should be text such as"),
         (["--until", "x" * 1001], "1001 characters"),
         (["--go-on"], "--go-on needs --until"),
-        (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms needs answers"),
+        (["--until", "is it?", "--set", "latency.target_ms=100"], "latency.target_ms needs answers"),
         (["--until", "is it?", "-o", "a.vtt"], "nothing would be written to 'a.vtt'"),
         (["--set", "watch=[{question='is it?', sure=2}]"], "watch 1: sure should be at most 1"),
         (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal has no yes/no checks"),

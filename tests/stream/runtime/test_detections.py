@@ -11,7 +11,7 @@ import pytest
 
 from stream.config import AnswerConfig, CaptureConfig, OutputConfig
 from stream.events import Answer, AskedPicture, Detection, Detections, encode_event
-from stream.recording.journal import journal_for
+from stream.extensions.journal.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.sections import opened_sinks
@@ -106,8 +106,8 @@ def test_a_continued_run_has_the_boxes_of_the_first(video: str, tmp_path: Path) 
         journal.open()
         assert journal.earlier_answers == (2 if resume else 0)
         model = "tests.support.answer_models:LocatingAnswerModel"
-        events = list(run_in_threads(config, model_loader=model, journal=journal).run())
-        journal.close()
+        events = list(run_in_threads(config, model_loader=model, continuation=journal).run())
+        journal.close(is_finished=False)
         lines.append([encode_event(event) for event in events if isinstance(event, Detections)])
     assert lines[0] == lines[1]
     assert len(lines[0]) == 2

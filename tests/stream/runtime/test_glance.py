@@ -311,7 +311,7 @@ def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
         ({"answer.glance.enabled": True, "answer.encode": "full"}, "encodes whole frames; give --encode sparse"),
         ({"answer.glance.enabled": True, "answer.encode": "prune"}, "encodes whole frames; give --encode sparse"),
         ({"answer.glance.tokens": 64, "allocate.budget": 64}, "leaves nothing of allocate.budget, 64 tokens"),
-        ({"answer.glance.tokens": 64, "answer.target_ms": 100.0}, "leaves nothing of the target's least budget, 64"),
+        ({"answer.glance.tokens": 64, "latency.target_ms": 100.0}, "leaves nothing of the target's least budget, 64"),
         ({"answer.glance.tokens": 64, "allocate.budget": "adaptive"}, "leaves nothing of allocate.budget, 64 tokens"),
         ({"answer.glance.enabled": False, "answer.overview": "keep"}, "answer.overview = keep needs glances"),
         ({"answer.glance.every_s": 0}, "should be more than 0"),

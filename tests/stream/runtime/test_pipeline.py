@@ -44,6 +44,7 @@ from stream.events import (
     Summary,
 )
 from stream.extensions.heatmap.section import HeatmapSection
+from stream.extensions.latency.section import LatencySection
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from tests.support.children import own_children
@@ -174,7 +175,7 @@ def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None
 
 
 def test_a_target_has_no_effect_if_every_run_must_give_the_same(video: str) -> None:
-    targeted = run(configured(video, answer=AnswerConfig(every_s=1.0, target_ms=0.001)))
+    targeted = run(configured(video, latency=LatencySection(target_ms=0.001)))
     plain = run(configured(video))
     (off,) = [event for event in targeted.of(Notice) if event.code == "target-off"]
     assert without_timing([event for event in targeted.events if event is not off]) == without_timing(plain.events)

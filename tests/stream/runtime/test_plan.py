@@ -26,11 +26,13 @@ from stream.config import (
     ZoneConfig,
 )
 from stream.config_loading import build_config, layer_from_file
+from stream.extensions.journal.journal import Journal
+from stream.extensions.latency.section import LatencySection
 from stream.extensions.zeromq.section import ZeromqSection
 from stream.protocol.messages import ServerHello
-from stream.recording.journal import Journal
 from stream.runtime.plan import INTEROP_OFF, RunPlan, model_cuda_device, texture_interop
 from stream.sources import SourceInfo
+from stream.stages.base import FrameLimits
 from tests.support.sections import sections
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
@@ -139,7 +141,7 @@ def test_frames_come_with_maps_if_the_run_publishes() -> None:
 
 def test_a_run_that_is_continued_brings_its_journal() -> None:
     journal = Journal("x.resume", {})
-    assert RunPlan.of(Config(), FILE, journal=journal).client.journal is journal
+    assert RunPlan.of(Config(), FILE, continuation=journal).client.filters[-1] is journal
 
 
 @pytest.mark.parametrize(("source", "is_scene"), [("scene:demo", True), ("scene.mp4", False)])
@@ -148,11 +150,11 @@ def test_scenes_are_drawn(source: str, is_scene: bool) -> None:
 
 
 def test_options_without_effect_in_lockstep_are_reported() -> None:
-    config = Config(answer=AnswerConfig(target_ms=100, on_cut="cancel"))
+    config = Config(answer=AnswerConfig(on_cut="cancel"), latency=LatencySection(target_ms=100))
     assert [notice.code for notice in RunPlan.of(config, FILE).notices] == ["target-off", "cancel-off"]
-    assert RunPlan.of(config, FILE).make_latency_controller() is None
+    assert RunPlan.of(config, FILE).budget.setters == ()
     assert RunPlan.of(config, CAMERA).notices == ()
-    assert RunPlan.of(config, CAMERA).make_latency_controller() is not None
+    assert len(RunPlan.of(config, CAMERA).budget.setters) == 1
 
 
 def test_the_texture_section_becomes_options() -> None:
@@ -245,13 +247,12 @@ def test_every_preset_lets_live_frames_be_allocated_on_the_device(preset: str) -
 @pytest.mark.parametrize("budget", ["auto", "adaptive"])
 def test_the_least_and_most_tokens_reach_the_allocator_and_the_controller(budget: Any) -> None:
     allocate = AllocateConfig(budget=budget, min_tokens=3, max_tokens=7)
-    plan = RunPlan.of(Config(allocate=allocate, answer=AnswerConfig(target_ms=400)), CAMERA)
+    plan = RunPlan.of(Config(allocate=allocate, latency=LatencySection(target_ms=400)), CAMERA)
     allocator = plan.make_allocator(ServerHello(model_id="m", knows_levels=True, known_world=None))
     assert allocator.on_device
     assert allocator.options.limits == TokenLimits(3, 7)
-    controller = plan.make_latency_controller()
-    assert controller is not None
-    assert controller.limits(1024)[1] == 7
+    (controller,) = plan.budget.setters
+    assert controller.limits(1024, FrameLimits()).most_tokens == 7
 
 
 def follows(*watches: WatchConfig, **answer: Any) -> bool:

@@ -19,10 +19,10 @@ from stream.display.state import Transcript
 from stream.display.text import summary_text
 from stream.errors import ConfigError
 from stream.events import Answer, AnswerDeltaEvent, AnswerInvalid, AnswerUnchanged, Event, Summary
+from stream.extensions.journal.journal import Journal
 from stream.extensions.record.replay import ReplayedAnswer
 from stream.options.extra import Extra
 from stream.recording.format import Recording
-from stream.recording.journal import Journal
 from stream.runtime.frame_stages import run_in_threads
 from tests.extensions.record.test_replay import replayed
 from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock
@@ -37,7 +37,7 @@ SCHEMA = {"json_schema": '{"quarter": "integer", "bright": "boolean"}'}
 
 
 def alone(video: str, journal: Journal | None = None, **options: Any) -> list[Event]:
-    run = run_in_threads(config(video, **SCHEMA, **options), model_loader=MODEL, journal=journal)
+    run = run_in_threads(config(video, **SCHEMA, **options), model_loader=MODEL, continuation=journal)
     if journal is not None:
         journal.open()
     return list(run.run())

@@ -35,9 +35,7 @@ from arr_coc.types import (
 )
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
-from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
-from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.control import Ask
@@ -57,6 +55,8 @@ from stream.events import (
     Skipped,
     unpack_event,
 )
+from stream.extensions.shadow.checks import ShadowChecks
+from stream.extensions.shadow.section import ShadowSection
 from stream.media import AllocationOverlay, FragmentBytes, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import TakePixels, frame_packet, specs_of, token_packet
@@ -86,7 +86,7 @@ from stream.protocol.messages import (
 )
 from stream.stages import allocate as allocate_module
 from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
-from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
+from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE, BudgetSetter, RunBudget
 from stream.stages.frame_tap import FrameTap, TapPolicy
 from stream.transport import Envelope
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
@@ -124,7 +124,7 @@ class Fixture:
         *,
         tap: TapPolicy = NO_VIEWERS,
         overlays: SlotTable[AllocationOverlay] | None = None,
-        target: LatencyController | None = None,
+        target: BudgetSetter | None = None,
         pixels: LocalPixels | None = None,
         on_device: bool = False,
         memory: GroupOptions | None = None,
@@ -154,7 +154,7 @@ class Fixture:
             motions=self.motions,
             fragments=self.fragments,
             make_allocator=self._make_allocator,
-            budget=RunBudget(target),
+            budget=RunBudget([] if target is None else [target]),
         )
         self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)
@@ -830,7 +830,8 @@ def test_an_allocation_that_fails_shows_the_zone_of_the_question_alone(
 
 
 def test_a_check_with_all_tokens_shows_the_zone_of_the_question_alone(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=replace(SCHEDULE, shadow_every=1), zones=LEFT).begin()
+    checked = replace(RESEND, filters=(ShadowChecks(ShadowSection(every=1)),))
+    fixture = Fixture(runner, client=checked, zones=LEFT).begin()
     fixture.show(0)
     assert {col for _, _, col in fixture.tokens()[0].regions.tolist()} == {0}
     fixture.reply(0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from arr_coc.errors import ArrCocError
 from arr_coc.types import TileGrid
-from stream.answer.request import text_agreement, words_of
+from stream.answer.agreement import text_agreement, words_of
 from stream.control import describe
 from stream.extensions.web.comparison.messages import (
     ENDED,

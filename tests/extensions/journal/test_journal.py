@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import Feedback, FrameStamp
+from stream.answer.filters import PriorGlance, RecalledAnswer
 from stream.cli import main
 from stream.config import (
     AnswerConfig,
@@ -33,7 +34,7 @@ from stream.config import (
 from stream.control import INTERRUPTED, RunControl
 from stream.errors import ResumeError
 from stream.events import Answer, Glance
-from stream.recording.journal import MAGIC, Journal, JournalGlance, could_continue, journal_for, journal_path
+from stream.extensions.journal.journal import MAGIC, Journal, could_continue, journal_for, journal_path
 from stream.recording.log import FRAMING
 from stream.runtime.frame_stages import run_in_threads
 from tests.support.events import answer
@@ -55,6 +56,10 @@ def feedback(number: int) -> Feedback:
     return Feedback(FrameStamp(10 * number, 7, 8, 1 << 40), regions, scores[0], scores[1], embedding)
 
 
+def stamp(frame_index: int) -> FrameStamp:
+    return FrameStamp(frame_index, 0, 0, 1)
+
+
 GLANCE = Glance(frame_index=0, pts_s=0.0, query="What?", tokens_used=15, tokens_total=240)
 
 
@@ -68,8 +73,8 @@ def kept(path: Path, count: int = 3) -> Path:
     """Write a journal with `count` answers; every other one has feedback."""
     journal = begun(path)
     for number in range(count):
-        journal.append(numbered(number), feedback(number) if number % 2 else None)
-    journal.close()
+        journal.append(RecalledAnswer(numbered(number), feedback(number) if number % 2 else None))
+    journal.close(is_finished=False)
     return path
 
 
@@ -80,11 +85,11 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_glance_comes_back_with_its_answer(path: Path) -> None:
     journal = begun(path)
-    journal.append(numbered(0), None, JournalGlance(GLANCE, feedback(3)))
-    journal.append(numbered(1), feedback(1), JournalGlance(GLANCE, None))
-    journal.close()
+    journal.append(RecalledAnswer(numbered(0), None, PriorGlance(GLANCE, feedback(3))))
+    journal.append(RecalledAnswer(numbered(1), feedback(1), PriorGlance(GLANCE, None)))
+    journal.close(is_finished=False)
     reader = Journal.continued(path, IDENTITY)
-    first, second = reader.lookup(0, 0), reader.lookup(1, 10)
+    first, second = reader.recall(0, stamp(0)), reader.recall(1, stamp(10))
     assert first is not None
     assert second is not None
     assert first.feedback is None
@@ -93,16 +98,16 @@ def test_a_glance_comes_back_with_its_answer(path: Path) -> None:
     assert first.glance.feedback is not None
     np.testing.assert_array_equal(first.glance.feedback.attention, feedback(3).attention)
     assert first.glance.feedback.stamp == feedback(3).stamp
-    assert second.glance == JournalGlance(GLANCE, None)
+    assert second.glance == PriorGlance(GLANCE, None)
 
 
 def test_kept_events_are_read_back_exactly(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
     assert (journal.earlier_answers, journal.count) == (3, 3)
     for number in range(3):
-        recalled = journal.lookup(number, 10 * number)
+        recalled = journal.recall(number, stamp(10 * number))
         assert recalled is not None
-        assert recalled.answer == numbered(number)
+        assert recalled.event == numbered(number)
         if not number % 2:
             assert recalled.feedback is None
             continue
@@ -115,7 +120,7 @@ def test_kept_events_are_read_back_exactly(path: Path) -> None:
             assert np.array_equal(original, copy)
         assert now.embedding is not None
         np.testing.assert_array_equal(now.embedding, was.embedding)
-    assert journal.lookup(3, 30) is None
+    assert journal.recall(3, stamp(30)) is None
 
 
 def test_a_fresh_run_recalls_nothing_and_replaces_what_lay_there(path: Path) -> None:
@@ -123,18 +128,18 @@ def test_a_fresh_run_recalls_nothing_and_replaces_what_lay_there(path: Path) -> 
     journal = Journal(path, IDENTITY)
     assert Journal.continued(path, IDENTITY).earlier_answers == 3, "nothing is lost before the run begins"
     journal.open()
-    assert journal.lookup(0, 0) is None
+    assert journal.recall(0, stamp(0)) is None
     assert Journal.continued(path, IDENTITY).earlier_answers == 0
-    journal.close()
+    journal.close(is_finished=False)
 
 
 def test_a_continued_journal_goes_on_at_its_end(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
     journal.open()
     journal.open()
-    journal.append(numbered(2), None)
-    journal.append(numbered(3), feedback(3))
-    journal.close()
+    journal.append(RecalledAnswer(numbered(2), None))
+    journal.append(RecalledAnswer(numbered(3), feedback(3)))
+    journal.close(is_finished=False)
     reader = Journal.continued(path, IDENTITY)
     assert reader.earlier_answers == 4
     assert path.read_bytes() == kept(path.with_name("unbroken"), 4).read_bytes()
@@ -143,9 +148,9 @@ def test_a_continued_journal_goes_on_at_its_end(path: Path) -> None:
 def test_each_answer_is_on_the_disk_before_the_next_is_asked(path: Path) -> None:
     journal = begun(path)
     for number in range(3):
-        journal.append(numbered(number), None)
+        journal.append(RecalledAnswer(numbered(number), None))
         assert Journal.continued(path, IDENTITY).earlier_answers == number + 1
-    journal.close()
+    journal.close(is_finished=False)
 
 
 def test_an_incomplete_end_of_any_length_is_dropped(path: Path) -> None:
@@ -156,8 +161,8 @@ def test_an_incomplete_end_of_any_length_is_dropped(path: Path) -> None:
         assert Journal.continued(path, IDENTITY).earlier_answers == 1
     journal = Journal.continued(path, IDENTITY)
     journal.open()
-    journal.append(numbered(1), feedback(1))
-    journal.close()
+    journal.append(RecalledAnswer(numbered(1), feedback(1)))
+    journal.close(is_finished=False)
     assert path.read_bytes() == content
 
 
@@ -224,27 +229,27 @@ def test_another_run_is_named_by_what_differs(path: Path) -> None:
 def test_an_answer_about_another_frame_is_no_answer(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
     with pytest.raises(ResumeError, match="answer 1 about frame 10, and this run about frame 11"):
-        journal.lookup(1, 11)
+        journal.recall(1, stamp(11))
 
 
 def test_two_runs_cannot_write_one_journal(path: Path) -> None:
     first, second = Journal(path, IDENTITY), Journal(path, IDENTITY)
     first.open()
-    first.append(numbered(0), None)
+    first.append(RecalledAnswer(numbered(0), None))
     with pytest.raises(ResumeError, match="another run is writing"):
         second.open()
-    second.remove()
+    second.close(is_finished=True)
     assert Journal.continued(path, IDENTITY).earlier_answers == 1
-    first.close()
+    first.close(is_finished=False)
 
 
 def test_a_finished_run_leaves_none(path: Path) -> None:
     journal = begun(path)
-    journal.append(numbered(0), None)
-    journal.remove()
+    journal.append(RecalledAnswer(numbered(0), None))
+    journal.close(is_finished=True)
     assert not path.exists()
-    journal.append(numbered(1), None)
-    journal.remove()
+    journal.append(RecalledAnswer(numbered(1), None))
+    journal.close(is_finished=True)
 
 
 def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) -> None:
@@ -252,7 +257,7 @@ def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) 
     replacement = tmp_path / "mine"
     replacement.write_text("mine")
     replacement.rename(path)
-    journal.remove()
+    journal.close(is_finished=True)
     assert path.read_text() == "mine"
 
 
@@ -261,8 +266,8 @@ def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: p
     journal = Journal(path, IDENTITY)
     with caplog.at_level(logging.WARNING):
         journal.open()
-    journal.append(numbered(0), None)
-    journal.remove()
+    journal.append(RecalledAnswer(numbered(0), None))
+    journal.close(is_finished=True)
     assert path.read_text(encoding="utf-8") == "my notes on the journal"
     assert "something else of that name" in caplog.text
     assert "cannot be resumed" in caplog.text
@@ -272,7 +277,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_journal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = begun(tmp_path / "absent" / "out.resume")
-    journal.append(numbered(0), None)
+    journal.append(RecalledAnswer(numbered(0), None))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -280,7 +285,7 @@ def test_a_full_disk_is_reported_once_and_what_was_kept_is_still_good(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = begun(path)
-    journal.append(numbered(0), None)
+    journal.append(RecalledAnswer(numbered(0), None))
     write = os.write
 
     def full(fd: int, data: bytes) -> int:
@@ -289,10 +294,10 @@ def test_a_full_disk_is_reported_once_and_what_was_kept_is_still_good(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
-    journal.append(numbered(1), feedback(1))
-    journal.append(numbered(2), None)
+    journal.append(RecalledAnswer(numbered(1), feedback(1)))
+    journal.append(RecalledAnswer(numbered(2), None))
     monkeypatch.undo()
-    journal.close()
+    journal.close(is_finished=False)
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
     assert Journal.continued(path, IDENTITY).earlier_answers == 1
@@ -380,7 +385,7 @@ def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Pat
     assert not could_continue(journal)
     journal.open()
     assert not could_continue(journal), "it holds no answer"
-    journal.close()
+    journal.close(is_finished=False)
 
 
 class Runs:
@@ -517,21 +522,21 @@ def test_an_interrupted_run_can_be_continued(
 
 def test_a_continued_run_that_is_interrupted_early_loses_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     before = failing(runs, monkeypatch, "a")
-    lookup, end = Journal.lookup, RunControl.end
+    recall, end = Journal.recall, RunControl.end
     ended = threading.Event()
 
     def note_end(self: RunControl, outcome: str = INTERRUPTED) -> None:
         end(self, outcome)
         ended.set()
 
-    def interrupt(self: Journal, number: int, frame_index: int) -> object:
+    def interrupt(self: Journal, number: int, stamp: FrameStamp) -> object:
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
             assert ended.wait(LIMIT_S)
-        return lookup(self, number, frame_index)
+        return recall(self, number, stamp)
 
     monkeypatch.setattr(RunControl, "end", note_end)
-    monkeypatch.setattr(Journal, "lookup", interrupt)
+    monkeypatch.setattr(Journal, "recall", interrupt)
     assert runs.run("a", "--resume") == 130
     assert runs.files("a") == before
     monkeypatch.undo()

@@ -10,21 +10,22 @@ import torch
 from arr_coc.allocation.attending import Tensions
 from arr_coc.allocation.frame import RegionSelector, SelectorOptions
 from arr_coc.budget import Budget, TokenLimits
-from stream.answer.latency import LatencyController
-from stream.answer.quality import LOW, MET, QualityController, ShadowRule
-from stream.answer.run_budget import RunBudget
-from stream.config import Config, ShadowConfig
+from stream.config import Config
 from stream.config_loading import ConfigLayer, build_config
 from stream.errors import ConfigError
 from stream.events import BudgetChanged, Event, Notice, ShadowCheck
+from stream.extensions.latency.budget import LatencyController
+from stream.extensions.shadow.budget import LOW, MET, QualityController, ShadowRule
+from stream.extensions.shadow.section import ShadowSection
+from stream.stages.base import BudgetSetter, FrameLimits
 from tests.support.events import answer
 
 RULE = {"window": 4, "raise_above": 0.25, "agreeing": 3, "step": 1.5, "most": 4.0}
 TILES = 240
 
 
-def options(**values: Any) -> ShadowConfig:
-    return ShadowConfig(**{"every": 1, "act": True, **RULE, **values})
+def options(**values: Any) -> ShadowSection:
+    return ShadowSection(**{"every": 1, "act": True, **RULE, **values})
 
 
 def check(differs: bool, number: int = 0) -> ShadowCheck:
@@ -116,10 +117,18 @@ def controller(budget: Budget = 20, limits: TokenLimits | None = None, **values:
     return QualityController(options(**values), budget, limits or TokenLimits())
 
 
+def limits_of(*setters: BudgetSetter, tiles: int = TILES) -> tuple[int | None, int | None]:
+    """The budget and the most tokens of a frame, after these setters in turn."""
+    limits = FrameLimits()
+    for setter in setters:
+        limits = setter.limits(tiles, limits)
+    return limits.budget, limits.most_tokens
+
+
 def changes(quality: QualityController, checks: str, tiles: int = TILES) -> list[Event]:
     events: list[Event] = []
     for number, symbol in enumerate(checks):
-        first, *rest = quality.on_check(check(symbol == "x", number), tiles)
+        first, *rest = quality.on_event(check(symbol == "x", number), tiles)
         assert first == check(symbol == "x", number)
         events += rest
     return events
@@ -131,17 +140,17 @@ def steps(events: list[Event]) -> list[tuple[int, int]]:
 
 def test_the_event_says_from_what_to_what_and_why() -> None:
     quality = controller()
-    assert quality.limits(TILES) == (None, None)
+    assert limits_of(quality) == (None, None)
     (raised,) = changes(quality, ".xx")
     assert raised == BudgetChanged(
         answer=2, frame_index=20, pts_s=2.0, reason="differ", from_tokens=20, to_tokens=30, differing=2, checks=3
     )
-    assert quality.limits(TILES) == (30, None)
+    assert limits_of(quality) == (30, None)
     (lowered,) = changes(quality, "...")
     assert isinstance(lowered, BudgetChanged)
     assert (lowered.reason, lowered.from_tokens, lowered.to_tokens) == ("agree", 30, 20)
     assert (lowered.differing, lowered.checks) == (0, 3)
-    assert quality.limits(TILES) == (None, None)
+    assert limits_of(quality) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +178,7 @@ def test_the_budget_is_bounded(budget: Budget, limits: TokenLimits, tiles: int, 
     assert [event.code for event in ended if isinstance(event, Notice)] == [MET]
     down = [from_tokens for from_tokens, _ in steps(changes(quality, "." * 40, tiles))]
     assert down == sorted(down, reverse=True)
-    assert quality.limits(tiles) == (None, None)
+    assert limits_of(quality, tiles=tiles) == (None, None)
 
 
 def test_without_acting_it_only_warns() -> None:
@@ -180,13 +189,13 @@ def test_without_acting_it_only_warns() -> None:
         "2 of the last 2 shadow checks differ from the answer of all tokens: the budget of 20 tokens is too small; "
         "raise --budget, or give --shadow-act"
     )
-    assert quality.limits(TILES) == (None, None)
+    assert limits_of(quality) == (None, None)
 
 
 def test_of_an_adaptive_budget_the_most_tokens_rise() -> None:
     quality = controller("adaptive", TokenLimits(8, 40))
     assert steps(changes(quality, "xxxx")) == [(40, 60), (60, 90)]
-    assert quality.limits(TILES) == (None, 90)
+    assert limits_of(quality) == (None, 90)
     selector = RegionSelector(SelectorOptions("topk", Tensions("adaptive", limits=TokenLimits(8, 40)), False, 0, None))
     spread = torch.linspace(0, 1, TILES).reshape(12, 20)
     before, after = (selector.plan(spread, "adaptive", most).tokens for most in (None, 90))
@@ -196,38 +205,39 @@ def test_of_an_adaptive_budget_the_most_tokens_rise() -> None:
 
 def test_with_a_latency_target_the_limit_of_its_budget_rises() -> None:
     limits = TokenLimits(8, 40)
-    budget = RunBudget(LatencyController(100.0, 40, limits), QualityController(options(), 40, limits, adaptive=True))
-    assert budget.limits(TILES) == (40, 40)
-    for number in range(2):
-        events = budget.on_event(check(True, number), TILES)
+    quality = QualityController(options(), 40, limits, adaptive=True)
+    latency = LatencyController(100.0, 40, limits)
+    assert limits_of(quality, latency) == (40, 40)
+    events = changes(quality, "xx")
     assert steps(events) == [(40, 60)]
-    assert budget.limits(TILES) == (40, 40), "more tokens are allowed, and time decides"
-    (point,) = budget.on_event(answer(1.0, "a"), TILES)
-    assert point != answer(1.0, "a")
+    assert limits_of(quality, latency) == (40, 40), "more tokens are allowed, and time decides"
+    assert latency.limits(TILES, FrameLimits(most_tokens=20)).most_tokens == 20
+    assert limits_of(quality, latency) == (40, 40)
 
 
-def test_without_checks_or_target_nothing_is_set() -> None:
-    assert RunBudget().limits(TILES) == (None, None)
-    assert RunBudget().on_event(check(True), TILES) == [check(True)]
+def test_events_other_than_checks_are_passed_on() -> None:
+    point = answer(1.0, "a")
+    assert controller().on_event(point, TILES) == [point]
+    assert LatencyController(100.0, 40).on_event(check(True), TILES) == [check(True)]
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"answer.shadow.act": True}, "goes by shadow checks; give --shadow-every too"),
-        ({"answer.shadow.every": 5, "answer.shadow.act": True, "answer.encode": "weighted"}, "weighted ignores"),
+        ({"shadow.act": True}, "goes by shadow checks; give --shadow-every too"),
+        ({"shadow.every": 5, "shadow.act": True, "answer.encode": "weighted"}, "weighted ignores"),
         (
-            {"answer.shadow.every": 5, "answer.shadow.compare": "meaning", "answer.choices": "a,b"},
+            {"shadow.every": 5, "shadow.compare": "meaning", "answer.choices": "a,b"},
             "answers with a schema are compared by their words",
         ),
-        ({"answer.shadow.every": 5, "answer.shadow.lower_below": 0.5}, "lower_below = 0.5 is more than .* = 0.25"),
-        ({"answer.shadow.every": 5, "answer.shadow.raise_above": 0.1}, "lower_below = 0.15 is more than .* = 0.1"),
-        ({"answer.shadow.every": 5, "answer.shadow.step": 1.0}, "should be more than 1"),
-        ({"answer.shadow.every": 5, "answer.shadow.most": 0.5}, "should be 1 or more"),
-        ({"answer.shadow.every": 5, "answer.shadow.agree": 1.5}, "should be at most 1"),
-        ({"answer.shadow.every": 5, "answer.shadow.window": 0}, "should be 1 or more"),
-        ({"answer.shadow.every": 5, "answer.shadow.compare": "sound"}, "should be 'words' or 'meaning'"),
-        ({"answer.shadow_every": 5}, "unknown key answer.shadow_every; did you mean answer.shadow.every"),
+        ({"shadow.every": 5, "shadow.lower_below": 0.5}, "lower_below = 0.5 is more than .* = 0.25"),
+        ({"shadow.every": 5, "shadow.raise_above": 0.1}, "lower_below = 0.15 is more than .* = 0.1"),
+        ({"shadow.every": 5, "shadow.step": 1.0}, "should be more than 1"),
+        ({"shadow.every": 5, "shadow.most": 0.5}, "should be 1 or more"),
+        ({"shadow.every": 5, "shadow.agree": 1.5}, "should be at most 1"),
+        ({"shadow.every": 5, "shadow.window": 0}, "should be 1 or more"),
+        ({"shadow.every": 5, "shadow.compare": "sound"}, "should be 'words' or 'meaning'"),
+        ({"answer.shadow_every": 5}, "unknown key answer.shadow_every; did you mean shadow.every"),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(values: dict[str, object], message: str) -> None:
@@ -237,5 +247,5 @@ def test_invalid_options_are_refused_in_one_line(values: dict[str, object], mess
 
 
 def test_by_default_nothing_is_checked_and_nothing_acts() -> None:
-    shadow = Config().answer.shadow
+    shadow = ShadowSection.of(Config())
     assert (shadow.every, shadow.act, shadow.compare) == (None, False, "words")

@@ -13,7 +13,6 @@ from PIL import Image
 
 from arr_coc.types import FramePacket
 from evaluation.suites import suite_samples
-from stream.answer.quality import LOW
 from stream.cli import main
 from stream.config import (
     AllocateConfig,
@@ -24,7 +23,6 @@ from stream.config import (
     GlanceConfig,
     MemoryConfig,
     PipelineConfig,
-    ShadowConfig,
 )
 from stream.config_loading import ConfigLayer, build_config
 from stream.display.layout import figure_rows
@@ -41,6 +39,8 @@ from stream.events import (
     Summary,
     YesNoResult,
 )
+from stream.extensions.shadow.budget import LOW
+from stream.extensions.shadow.section import ShadowSection
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet
@@ -70,7 +70,7 @@ def asked_with_shadow(server: ClientFixture) -> FramePacket:
     """An answer is asked for, and given, that is to be checked."""
     shadow = whole_frame()
     server.grant()
-    server.send(tokens(), "every", shadow=shadow)
+    server.send(tokens(), "every", full_frame=shadow)
     server.expect(TokenPacketMessage)
     return shadow
 
@@ -154,7 +154,8 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
             configured(
                 video,
                 two_processes=two_processes,
-                answer=AnswerConfig(every_s=0.3, encode=encode, shadow=ShadowConfig(every=interval)),
+                answer=AnswerConfig(every_s=0.3, encode=encode),
+                shadow=ShadowSection(every=interval),
             )
         )
         for interval in (None, 2)
@@ -187,15 +188,15 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
     ],
 )
 def test_options_that_do_not_go_with_checks_are_refused(key: str, value: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^x: answer.shadow.every compares .*{message}"):
-        build_config([ConfigLayer("x", {"answer.shadow.every": 5}), ConfigLayer("y", {key: value})])
-    with pytest.raises(ConfigError, match=r"answer\.shadow\.every should be 1 or more, or be none, got 0"):
-        build_config([ConfigLayer("x", {"answer.shadow.every": 0})])
+    with pytest.raises(ConfigError, match=f"^x: shadow.every compares .*{message}"):
+        build_config([ConfigLayer("x", {"shadow.every": 5}), ConfigLayer("y", {key: value})])
+    with pytest.raises(ConfigError, match=r"shadow\.every should be 1 or more, or be none, got 0"):
+        build_config([ConfigLayer("x", {"shadow.every": 0})])
 
 
 def acting(source: str, **shadow: Any) -> Config:
     rule = {"every": 1, "act": True, "window": 4, "agreeing": 3, **shadow}
-    return configured(source, answer=AnswerConfig(every_s=0.2, shadow=ShadowConfig(**rule)))
+    return configured(source, answer=AnswerConfig(every_s=0.2), shadow=ShadowSection(**rule))
 
 
 @pytest.fixture(scope="module")
@@ -271,12 +272,12 @@ def test_a_budget_that_is_too_small_for_a_word_rises_until_it_is_read(tmp_path: 
         every_s=0.2,
         glance=GlanceConfig(enabled=False),
         memory=MemoryConfig(enabled=False),
-        shadow=ShadowConfig(every=1, act=True, window=4, agreeing=20),
     )
     config = Config(
         source=str(tmp_path),
         allocate=AllocateConfig(budget=4, min_tokens=4),
         answer=answer,
+        shadow=ShadowSection(every=1, act=True, window=4, agreeing=20),
         pipeline=PipelineConfig(single_process=True),
     )
     events = list(run_in_threads(config).run())
@@ -290,7 +291,7 @@ def test_a_budget_that_is_too_small_for_a_word_rises_until_it_is_read(tmp_path: 
 
 
 def test_the_model_is_asked_whether_both_say_the_same(opened: Opener) -> None:
-    server = opened(asks_meaning=True, agree=0.5)
+    server = opened(shadow=ShadowSection(compare="meaning", agree=0.5))
     asked_with_shadow(server)
     server.hear(answered(0))
     server.expect(TurnRequest)
@@ -321,9 +322,9 @@ def test_the_bundled_model_compares_meanings() -> None:
         allocate=AllocateConfig(budget=6),
         answer=AnswerConfig(
             query="Where is the word?",
-            shadow=ShadowConfig(every=1, compare="meaning"),
             memory=MemoryConfig(enabled=False),
         ),
+        shadow=ShadowSection(every=1, compare="meaning"),
         pipeline=PipelineConfig(single_process=True),
     )
     (check, *_) = (event for event in run_in_threads(config).run() if isinstance(event, ShadowCheck))
@@ -336,7 +337,7 @@ def test_a_checked_run_that_failed_is_continued_with_the_same_checks(
     moving: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = ("window=4", "agreeing=3", "act=true", "every=1")
-    arguments = [part for setting in rule for part in ("--set", f"answer.shadow.{setting}")]
+    arguments = [part for setting in rule for part in ("--set", f"shadow.{setting}")]
     broken, asked_frames = continued(moving, tmp_path, monkeypatch, "FakeAnswerModel", "--budget", "12", *arguments)
     assert broken.count(b'"type":"shadow"') == 5
     assert b'"budget","answer":1' in broken
@@ -432,8 +433,8 @@ def test_a_model_server_is_asked_with_the_whole_view_and_compares_as_well() -> N
                 model=api_server.MODEL,
                 api=ApiConfig(url=server.url),
                 every_s=0.25,
-                shadow=ShadowConfig(every=1, compare="meaning", agree=0.5),
             ),
+            shadow=ShadowSection(every=1, compare="meaning", agree=0.5),
         )
         checks = [event for event in run_in_threads(config).run() if isinstance(event, ShadowCheck)]
         areas = [picture.shape[0] * picture.shape[1] for at in range(3) for picture in server.pictures(at)]

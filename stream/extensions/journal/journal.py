@@ -12,14 +12,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from arr_coc.errors import counted
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
+from stream.answer.filters import Continuation, FinishedAnswer, PriorGlance, RecalledAnswer
 from stream.config import Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance, ShadowCheck
@@ -35,32 +36,11 @@ MAGIC = b"arr-coc journal 3\n"
 SUFFIX = ".resume"
 """Suffix of the journal, after the name of a run's first output."""
 
+NOTHING_ANSWERED = "note: nothing was answered yet; starting from the beginning"
+
 AFRESH = "leave --resume out to start afresh"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class JournalGlance:
-    """Glance of the continued run, and its feedback."""
-
-    event: Glance
-    feedback: Feedback | None
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """Answer of the continued run, or its report that the answer is unchanged or invalid; its feedback; the glance
-    before it, the things that it locates and its shadow check, if any.
-
-    The stamp of a feedback is that of the earlier run: its epoch has no meaning in this one.
-    """
-
-    answer: Answer | AnswerUnchanged | AnswerInvalid
-    feedback: Feedback | None
-    glance: JournalGlance | None = None
-    detections: Detections | None = None
-    check: ShadowCheck | None = None
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -106,19 +86,20 @@ class _AnswerRecord(msgspec.Struct, frozen=True):
     check: ShadowCheck | None = None
 
 
-class Journal:
+class Journal(Continuation):
     """Journal of one run's answers at `path`. `identity`: readable items that must be equal for equal answers.
 
-    `open` is called once the run is certain to start; `lookup` and `append` belong to the thread that asks. If the
-    journal cannot be written, it is closed with one warning, and the run continues.
+    If it cannot be written, it is closed with one warning, and the run continues.
     """
+
+    fixes_questions = True  # it has the answers to one question
 
     def __init__(self, path: str | Path, identity: Mapping[str, str]) -> None:
         """Make the journal of a fresh run; `open` replaces an existing file."""
         self.path = Path(path)
         self.identity = dict(identity)
         self._log = RecordLog(self.path, MAGIC, durable=True, most_bytes=KEPT_BYTES_MAX)
-        self._entries: dict[int, JournalEntry] = {}
+        self._entries: dict[int, RecalledAnswer] = {}
         self.count = 0
 
     @classmethod
@@ -172,46 +153,44 @@ class Journal:
         except OSError as error:
             self._give_up(error)
 
-    def holds(self, number: int) -> bool:
+    def recalls(self, number: int) -> bool:
         """Return whether the journal has the answer of that number."""
         return number in self._entries
 
-    def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
+    def recall(self, number: int, stamp: FrameStamp) -> RecalledAnswer | None:
         """Return the answer of that number, if the journal has it.
 
-        Raises ResumeError if it was about another frame than `frame_index`.
+        Raises ResumeError if it was about another frame.
         """
-        entry = self._entries.get(number)
-        if entry is not None and entry.answer.frame_index != frame_index:
+        recalled = self._entries.get(number)
+        if recalled is not None and recalled.event.frame_index != stamp.frame_index:
             self.count = 0
             raise ResumeError(
-                f"{str(self.path)!r} has answer {number} about frame {entry.answer.frame_index}, and this run about "
-                f"frame {frame_index}: the two runs read different frames; {AFRESH}"
+                f"{str(self.path)!r} has answer {number} about frame {recalled.event.frame_index}, and this run about "
+                f"frame {stamp.frame_index}: the two runs read different frames; {AFRESH}"
             )
-        return entry
+        return recalled
 
-    def append(
-        self,
-        answer: Answer | AnswerUnchanged | AnswerInvalid,
-        feedback: Feedback | None,
-        glance: JournalGlance | None = None,
-        detections: Detections | None = None,
-        check: ShadowCheck | None = None,
-    ) -> None:
-        """Write an answer, unless it came from the journal; it is on the disk when this returns.
+    def on_end(self, answer: FinishedAnswer) -> None:
+        """Write an answer; it is on the disk when this returns. A run that is killed before its shadow check gives both
+        again."""
+        self.append(RecalledAnswer(answer.event, answer.feedback, answer.glance, tuple(answer.events)))
 
-        Args:
-            answer: Event of the answer; its number is the key of the entry.
-            feedback: Feedback of the answer to the allocator.
-            glance: Glance before the answer, if there was one.
-            detections: Boxes that the answer names.
-            check: Result of its shadow check.
-        """
-        if not self._log.is_open or answer.answer in self._entries:
+    def append(self, answer: RecalledAnswer) -> None:
+        """Write an answer, unless it came from the journal. Of its events only detections and a check are kept."""
+        event = answer.event
+        assert isinstance(event, Answer | AnswerUnchanged | AnswerInvalid)
+        if not self._log.is_open or event.answer in self._entries:
             return
-        record = _AnswerRecord(answer, _FeedbackRecord.of(feedback), detections=detections, check=check)
-        if glance is not None:
-            record = replace(record, glance=glance.event, glance_feedback=_FeedbackRecord.of(glance.feedback))
+        record = _AnswerRecord(
+            event,
+            _FeedbackRecord.of(answer.feedback),
+            detections=next((each for each in answer.events if isinstance(each, Detections)), None),
+            check=next((each for each in answer.events if isinstance(each, ShadowCheck)), None),
+        )
+        if answer.glance is not None:
+            glance_feedback = _FeedbackRecord.of(answer.glance.feedback)
+            record = replace(record, glance=answer.glance.event, glance_feedback=glance_feedback)
         try:
             self._log.append(msgspec.msgpack.encode(record))
         except OSError as error:
@@ -219,13 +198,16 @@ class Journal:
         else:
             self.count += 1
 
-    def close(self) -> None:
-        """Close the file and keep it; not to be called while answers are appended."""
+    def close(self, *, is_finished: bool) -> str | None:
+        """Remove the file of a run that has finished, keep that of another, and return how it is continued."""
+        if is_finished:
+            self._log.remove()
+            return None
+        is_resumable = self.is_resumable
         self._log.close()
-
-    def remove(self) -> None:
-        """Close and remove the file: the run has finished."""
-        self._log.remove()
+        if is_resumable:
+            return "not finished: the same command with --resume continues from here"
+        return None
 
     def _read(self) -> None:
         records = self._log.records()
@@ -235,34 +217,31 @@ class Journal:
         _compare(self.path, msgspec.msgpack.decode(identity, type=_Identity).identity, self.identity)
         for record in records:
             entry = _entry(record)
-            self._entries[entry.answer.answer] = entry
+            self._entries[entry.event.answer] = entry
             if self._log.end > JOURNAL_BYTES_MAX:
                 break
         self.count = len(self._entries)
 
     def _give_up(self, error: OSError) -> None:
         """Continue without a journal; the file stays valid for the answers in it."""
-        self.close()
+        self._log.close()
         log.warning("cannot write %s (%s); if this run is killed, it cannot be resumed", self.path, error.strerror)
 
 
-def _entry(record: bytes) -> JournalEntry:
+def _entry(data: bytes) -> RecalledAnswer:
     """Decode an answer. Raises ValueError or msgspec.DecodeError for invalid bytes."""
-    entry = msgspec.msgpack.decode(record, type=_AnswerRecord)
-    if len(entry.answer.text) > ANSWER_CHARS_MAX:
+    record = msgspec.msgpack.decode(data, type=_AnswerRecord)
+    if len(record.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
-    if entry.feedback is None:
-        feedback = None
-    else:
-        feedback = entry.feedback.feedback()
-    if entry.glance is None:
-        return JournalEntry(entry.answer, feedback, None, entry.detections, entry.check)
-    if entry.glance_feedback is None:
-        glance_feedback = None
-    else:
-        glance_feedback = entry.glance_feedback.feedback()
-    glance = JournalGlance(entry.glance, glance_feedback)
-    return JournalEntry(entry.answer, feedback, glance, entry.detections, entry.check)
+    glance = None
+    if record.glance is not None:
+        glance = PriorGlance(record.glance, _feedback_of(record.glance_feedback))
+    events = [event for event in (record.detections, record.check) if event is not None]
+    return RecalledAnswer(record.answer, _feedback_of(record.feedback), glance, tuple(events))
+
+
+def _feedback_of(record: _FeedbackRecord | None) -> Feedback | None:
+    return None if record is None else record.feedback()
 
 
 def _compare(path: Path, previous: Mapping[str, str], current: Mapping[str, str]) -> None:
@@ -285,7 +264,8 @@ def journal_path(output: str) -> Path:
 
 
 def journal_for(config: Config, *, resume: bool) -> Journal | None:
-    """Return the journal of a run that is about to begin; None if the run could not be continued.
+    """Return the journal of a run that is about to begin, with notes about one that lies there already; None if the
+    run could not be continued.
 
     `resume`: the run continues an earlier one. Raises ResumeError if that is not possible.
     """
@@ -297,16 +277,33 @@ def journal_for(config: Config, *, resume: bool) -> Journal | None:
         return None
     path = journal_path(config.output.paths[0])
     if not resume:
-        return Journal(path, identity)
+        journal = Journal(path, identity)
+        if could_continue(journal):
+            journal.notes = (f"note: starting afresh; --resume would have continued {config.output.paths[0]}",)
+        return journal
     if path.exists():
-        return Journal.continued(path, identity)
+        journal = Journal.continued(path, identity)
+        journal.notes = (_taking(journal) or NOTHING_ANSWERED,)
+        return journal
     for output in config.output.paths:
         if os.path.exists(output) and os.path.getsize(output):
             raise NothingToContinue(
                 f"there is nothing to continue: {output!r} has no {path.name!r} beside it, so it is complete or was "
                 f"written in another way; {AFRESH}"
             )
-    return Journal(path, identity)
+    journal = Journal(path, identity)
+    journal.notes = (NOTHING_ANSWERED,)
+    return journal
+
+
+def _taking(journal: Journal) -> str:
+    """Return the note that answers are taken from a journal; empty if it has none."""
+    if not journal.earlier_answers:
+        return ""
+    damage = ""
+    if journal.damaged_bytes:
+        damage = f"; what follows ({counted(journal.damaged_bytes, 'byte')}) is damaged and answered again"
+    return f"note: taking {counted(journal.earlier_answers, 'answer')} from {journal.path}{damage}"
 
 
 def could_continue(journal: Journal) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.answer.request import TextAgreement, text_agreement, words_of
+from stream.answer.agreement import TextAgreement, text_agreement, words_of
 
 
 @pytest.mark.parametrize(

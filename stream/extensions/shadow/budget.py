@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
 
 from arr_coc.budget import ADAPTIVE, DEFAULT_LIMITS, Budget, TokenLimits, fixed_tokens
 from arr_coc.errors import counted
-from stream.config import ShadowConfig
+from stream.config import Config
 from stream.events import BudgetChanged, Event, Notice, ShadowCheck
+from stream.extensions.shadow.section import ShadowSection
+from stream.stages.base import BudgetSetter, FrameLimits
 
 LOW = "quality-low"
 MET = "quality-met"
@@ -31,7 +34,7 @@ class ShadowRule:
     next one's. `level`: steps above the configured budget.
     """
 
-    def __init__(self, options: ShadowConfig) -> None:
+    def __init__(self, options: ShadowSection) -> None:
         self._options = options
         self._window: deque[bool] = deque(maxlen=options.window)
         self._agreements = 0
@@ -90,7 +93,7 @@ class ShadowRule:
         self._agreements = 0
 
 
-class QualityController:
+class QualityController(BudgetSetter):
     """Controller of one run's budget by its shadow checks, for the thread that allocates.
 
     A number, a share and "auto" rise themselves, within `limits.max_tokens` or the number itself if that is more. Of a
@@ -98,7 +101,7 @@ class QualityController:
     """
 
     def __init__(
-        self, options: ShadowConfig, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS, *, adaptive: bool = False
+        self, options: ShadowSection, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS, *, adaptive: bool = False
     ) -> None:
         self._options = options
         self._budget = budget
@@ -106,22 +109,31 @@ class QualityController:
         self._adaptive = adaptive or budget == ADAPTIVE
         self._rule = ShadowRule(options)
 
-    @property
-    def most_tokens(self) -> int:
-        """Most tokens of a budget that adapts."""
-        return round(self._limits.max_tokens * self._rule.factor(self._rule.level))
+    @classmethod
+    def of(cls, config: Config, *, lockstep: bool) -> Self | None:
+        """Return the controller of a run, None without shadow checks. Answers in lockstep have no latency target."""
+        options = ShadowSection.of(config)
+        if options.every is None:
+            return None
+        adaptive = config.value("latency.target_ms") is not None and not lockstep
+        return cls(options, config.allocate.budget, config.allocate.limits, adaptive=adaptive)
 
-    def limits(self, tiles: int) -> tuple[int | None, int | None]:
-        """Return the budget of a frame of `tiles` tiles, None for the configured one, and the most tokens of one that
-        adapts, None for the configured ones."""
+    def limits(self, tiles: int, limits: FrameLimits) -> FrameLimits:
+        """Return the limits with the raised budget, or the raised most tokens of one that adapts."""
         if not self._rule.level:
-            return None, None
+            return limits
         tokens = self._tokens(tiles, self._rule.level)
         if self._adaptive:
-            return (None, tokens)
-        return (tokens, None)
+            return replace(limits, most_tokens=tokens)
+        return replace(limits, budget=tokens)
 
-    def on_check(self, check: ShadowCheck, tiles: int) -> list[Event]:
+    def on_event(self, event: Event, tiles: int) -> list[Event]:
+        """Return an event of the run; a check is followed by what it changes for frames of `tiles` tiles."""
+        if isinstance(event, ShadowCheck):
+            return self._on_check(event, tiles)
+        return [event]
+
+    def _on_check(self, check: ShadowCheck, tiles: int) -> list[Event]:
         """Return the check, followed by what it changes for frames of `tiles` tiles."""
         rule = self._rule
         before = self._tokens(tiles, self._rule.level)
