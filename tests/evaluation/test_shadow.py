@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaluation import shadow
-from stream.config import ShadowConfig
+from stream.extensions.shadow.section import ShadowSection
 
 LEVELS = shadow.LEVELS
 
@@ -24,8 +24,8 @@ def row(number: int, right_from: float, group: str = "") -> dict[str, Any]:
     return {"id": number, "group": group, "full": answer(100.0), "answers": answers, "odds": odds}
 
 
-def rule(**changes: Any) -> ShadowConfig:
-    return ShadowConfig(**{"every": 1, "act": True, "window": 4, "agreeing": 50, **changes})
+def rule(**changes: Any) -> ShadowSection:
+    return ShadowSection(**{"every": 1, "act": True, "window": 4, "agreeing": 50, **changes})
 
 
 def test_the_budget_goes_up_to_where_answers_agree() -> None:

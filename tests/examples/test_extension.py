@@ -60,9 +60,9 @@ def test_its_filter_changes_the_answers_in_every_output(site: Path, tmp_path: Pa
     assert program(site, tmp_path, *arguments).returncode == 0
     words = (tmp_path / "a.vtt").read_text().split()
     last = words[-1].strip(".")
-    result = program(site, tmp_path, *arguments, "--hide-words", f"{last},unheard")
+    result = program(site, tmp_path, *arguments, "--hide-word", last, "--hide-word", "unheard")
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "a.vtt").read_text().split() == [word.replace(last, "***") for word in words]
+    assert (tmp_path / "a.vtt").read_text().split()[-1] == words[-1].replace(last, "***")
 
 
 @pytest.mark.parametrize(

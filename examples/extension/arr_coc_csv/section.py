@@ -19,6 +19,6 @@ class CsvSection(ExtensionSection):
     """Character between the fields."""
     hide: Annotated[
         tuple[str, ...],
-        Option("--hide-words WORDS", "Words that stars take the place of, with commas.", without="demo"),
-    ] = ()
+        Option("--hide-word WORD", "A word that answers show as stars; repeatable.", without="demo"),
+    ] = Field(default=(), strict=False)
     """Words that answers show as stars."""

@@ -24,6 +24,7 @@ from stream.control import Ask
 from stream.errors import ConfigError
 from stream.events import Answer, Event, Explanation, FrameReady, Glance, QueryChanged, Summary, YesNoResult
 from stream.extensions.record.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
+from stream.extensions.shadow.section import ShadowSection
 from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
@@ -151,9 +152,10 @@ def test_a_model_or_a_budget_that_allows_no_glance_ends_the_run_in_one_line(
     assert isinstance(result.events[-1], Summary)
 
 
-@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"shadow": {"every": 1}}])
-def test_incremental_encoding_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
-    result = run(glancing(video, **answer), MODEL)
+@pytest.mark.parametrize(("encode", "every"), [("incremental", None), ("sparse", 1)])
+def test_incremental_encoding_and_shadow_checks_go_with_glances(video: str, encode: str, every: int | None) -> None:
+    config = glancing(video, encode=encode).model_copy(update={"shadow": ShadowSection(every=every)})
+    result = run(config, MODEL)
     assert (len(result.of(Glance)), len(result.of(Answer))) == (1, 4)
 
 

@@ -85,7 +85,7 @@ def test_a_resumed_run_takes_the_fields_from_the_journal(video: str, tmp_path: P
     resumed = run_in_threads(
         config(video, **SCHEMA, when="news"),
         model_loader="tests.support.answer_models:BrokenAnswerModel",
-        journal=journal,
+        continuation=journal,
     )
     assert points_of(list(resumed.run())) == first
 
