@@ -37,16 +37,6 @@ else:
 
 log = logging.getLogger(__name__)
 
-REMOVED_KEYS = {
-    "answer.window.frames": "answer.window.frames was replaced; use answer.memory.frames",
-    "answer.window.kept": "answer.window.kept was removed: the newest frames are shown; leave it out",
-    "answer.window.on_cut": "answer.window.on_cut was removed: a cut drops the frames before it; leave it out",
-    "answer.until.captions": "answer.until.captions was replaced; use answer.captions",
-    "answer.until.go_on": "answer.until.go_on was replaced; use ends_run in a [[watch]] table, which is off by default",
-    "answer.until.yes_above": "answer.until.yes_above was replaced; use threshold in a [[watch]] table",
-}
-"""Keys of an earlier version → message."""
-
 ZONES = "zones"
 NAME = "NAME"
 """Section whose tables have names of their own, and what stands for a name in the list of keys."""
@@ -55,16 +45,6 @@ FREE_TABLES = ("answer.api.extra", "capture.headers")
 """Tables whose keys are any."""
 
 ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-REMOVED_SECTION = "answer.until."
-
-
-def removal_message(key: str) -> str | None:
-    """Return the message about a key of an earlier version; None for any other key."""
-    if key in REMOVED_KEYS or not key.startswith(REMOVED_SECTION):
-        return REMOVED_KEYS.get(key)
-    name = key.removeprefix(REMOVED_SECTION)
-    return f"{key} was replaced; use {name} in a [[watch]] table"
-
 
 PICTURE = "picture"
 SPARSE = "sparse"
@@ -87,7 +67,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     for layer in layers:
         for key, value in layer.values.items():
             if known_as(key) not in fields:
-                raise ConfigError(f"{layer.origin}: {removal_message(key) or _unknown(key, fields)}")
+                raise ConfigError(f"{layer.origin}: {_unknown(key, fields)}")
             if key in origins:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin

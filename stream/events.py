@@ -741,14 +741,19 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:
-    """The event as one printable line of JSON: no `timing`, `warning`, `memory`, `fields` or `meaning` if there are
-    none, floats to six decimals.
+    """The event as one printable line of JSON, as `encode_fields` makes it.
 
     `camera`: the name of the event's camera, after the type, if a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:
         data = {"type": data.pop("type"), "camera": camera, **data}
+    return encode_fields(data)
+
+
+def encode_fields(data: dict[str, Any]) -> str:
+    """The fields of an event, and further ones, as one printable line of JSON: no `timing`, `warning`, `memory`,
+    `fields` or `meaning` if there are none, floats to six decimals."""
     for name in ("timing", "warning", "memory", "fields", "meaning"):
         if data.get(name, ...) is None:
             del data[name]

@@ -179,12 +179,17 @@ def check_png(path: Path, max_pixels: int) -> None:
         with path.open("rb") as file:
             if file.read(len(SIGNATURE)) != SIGNATURE:
                 return
-            size = _size_px(file)
+            head = file.read(16)
+            file.seek(len(SIGNATURE))
+            if len(head) == 16 and head[4:8] == b"IHDR":
+                width, height = struct.unpack(">8xII", head)
+            else:
+                width = height = 0
             metadata_bytes = _unfolded_bytes(file)
     except OSError:
         return  # opening the file will report the problem
-    if size[0] * size[1] > max_pixels:
-        raise SourceError(f"{path} has {size[0]}x{size[1]} pixels, {more_than(max_pixels)}; {SCALE_DOWN}")
+    if width * height > max_pixels:
+        raise SourceError(f"{path} has {width}x{height} pixels, {more_than(max_pixels)}; {SCALE_DOWN}")
     if metadata_bytes > METADATA_MAX_BYTES:
         raise SourceError(
             f"{path} has metadata of more than {METADATA_MAX_BYTES >> 20} MB, which a picture has no use for; save the "
@@ -194,15 +199,6 @@ def check_png(path: Path, max_pixels: int) -> None:
 
 def more_than(max_pixels: int) -> str:
     return f"more than capture.max_pixels = {max_pixels}"
-
-
-def _size_px(file: BinaryIO) -> tuple[int, int]:
-    """Return width and height; the file's position stays behind the signature."""
-    head = file.read(16)
-    file.seek(len(SIGNATURE))
-    if len(head) == 16 and head[4:8] == b"IHDR":
-        return struct.unpack(">8xII", head)
-    return (0, 0)
 
 
 def _unfolded_bytes(file: BinaryIO) -> int:
@@ -309,17 +305,13 @@ class TimeRange:
         """Return the error of a file without a frame in the range; `instead` is another possible reason."""
         start = _time_text(self.start_ns - self.origin_ns)
         if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
-            return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give more --duration")
+            length_s = (self.end_ns - self.start_ns) / NS_PER_S
+            return SourceOver(f"{name} has no frame in the {length_s:g} s from {start} on; give more --duration")
         if length_ns is None:
             length = ""
         else:
             length = f" (its length is {_time_text(length_ns - self.origin_ns)})"
         return SourceOver(f"{name} has no frame from {start} on{length}{instead}; give an earlier --start")
-
-    @property
-    def _length_s(self) -> float:
-        assert self.end_ns is not None
-        return (self.end_ns - self.start_ns) / NS_PER_S
 
 
 def _time_text(media_ns: int) -> str:
@@ -382,7 +374,13 @@ def pictures_of(address: str) -> list[Path]:
             raise SourceNotFound(f"no file matches {address}; check the pattern, or give the folder alone")
         place = f"what {address} names"
     else:
-        paths = [path for path in _list(Path(address)) if not path.name.startswith(".")]
+        folder = Path(address)
+        try:
+            paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        except OSError as error:
+            raise SourceError(
+                f"the folder {folder} cannot be read: {error.strerror}; change its permissions"
+            ) from error
         place = address
     pictures = sorted(
         (path for path in paths if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
@@ -398,13 +396,6 @@ def root_of(address: str) -> Path:
         return Path(address)
     plain = list(takewhile(lambda part: not glob.has_magic(part), Path(address).parts))
     return Path(*plain)
-
-
-def _list(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise SourceError(f"the folder {folder} cannot be read: {error.strerror}; change its permissions") from error
 
 
 def _no_pictures(place: str, paths: Sequence[Path]) -> str:

@@ -417,7 +417,12 @@ class VideoDecoder:
                 self._segments.packet(packet)
             for frame in frames:
                 yield from deinterlacer.put(frame)
-        for frame in self._flush():
+        try:
+            rest = self._context.decode(None)
+        except av.FFmpegError as error:
+            self._losses.lost(self._packets, _reason(error), None, None, exact=False)
+            rest = []
+        for frame in rest:
             yield from deinterlacer.put(frame)
         yield from deinterlacer.rest()
 
@@ -457,13 +462,6 @@ class VideoDecoder:
             pts = packet.pts if self._one_thread else None
             reason = decoding_failure(error, self._max_pixels)
             self._losses.lost(self._packets, reason, pts, media_ns, exact=self._one_thread)
-            return []
-
-    def _flush(self) -> list[av.VideoFrame]:
-        try:
-            return self._context.decode(None)
-        except av.FFmpegError as error:
-            self._losses.lost(self._packets, _reason(error), None, None, exact=False)
             return []
 
 

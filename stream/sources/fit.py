@@ -51,7 +51,12 @@ class FrameFitter:
         if config.size is None:
             size = None
         else:
-            size = _parse_size(config.size)
+            width, height = (int(side) for side in config.size.split("x"))
+            if max(width, height) > MAX_SIDE_PX:
+                raise ConfigError(
+                    f"capture.size is at most {MAX_SIDE_PX}x{MAX_SIDE_PX}, got {config.size}; give a smaller one"
+                )
+            size = height, width
         return cls(config.fit == "resize", size, config.max_tiles)
 
     def apply(
@@ -93,7 +98,11 @@ class FrameFitter:
         if self.max_tiles is None:
             return smart_resize(height, width, QWEN_MIN_PIXELS, QWEN_MAX_PIXELS)
         height, width = smart_resize(height, width, TILE_PX**2, self.max_tiles * TILE_PX**2)
-        return _within(height // TILE_PX, width // TILE_PX, self.max_tiles)
+        # of long, thin pictures `smart_resize` alone gives more than `max_tiles`
+        rows = height // TILE_PX
+        cols = width // TILE_PX
+        longest = max(1, self.max_tiles // min(rows, cols, self.max_tiles))
+        return min(rows, longest) * TILE_PX, min(cols, longest) * TILE_PX
 
 
 def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
@@ -117,13 +126,6 @@ def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int
             f"a picture of {width_px}x{height_px} is more than {MAX_ASPECT} times longer than wide, which Qwen's "
             'processor refuses; give capture.size = "WxH", or capture.fit = "pad" without capture.max_tiles'
         ) from error
-
-
-def _within(rows: int, cols: int, max_tiles: int) -> tuple[int, int]:
-    """Return (height, width) of at most `max_tiles`; `smart_resize` alone exceeds its limit for long, thin pictures."""
-    shorter = min(rows, cols, max_tiles)
-    longest = max(1, max_tiles // shorter)
-    return min(rows, longest) * TILE_PX, min(cols, longest) * TILE_PX
 
 
 def resize_rgb(rgb: Image, size: tuple[int, int]) -> Image:
@@ -173,10 +175,3 @@ class FrameFormat:
         if self.coded_size != previous.coded_size:
             return "resolution"
         return "format" if self != previous else None
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    width, height = (int(side) for side in text.split("x"))
-    if max(width, height) > MAX_SIDE_PX:
-        raise ConfigError(f"capture.size is at most {MAX_SIDE_PX}x{MAX_SIDE_PX}, got {text}; give a smaller one")
-    return height, width

@@ -22,7 +22,7 @@ from stream.config import CaptureConfig
 from stream.errors import ConfigError
 from stream.sources.address import redacted, scheme_of
 from stream.sources.tls import context_of
-from stream.transport.http_replies import REPLY_BYTES_MAX, TimedConnection, TimedTlsConnection
+from stream.transport.http_replies import REPLY_BYTES_MAX, timed_connection
 
 HTTP = frozenset({"http", "https"})
 """Schemes whose requests have headers."""
@@ -175,17 +175,12 @@ def _reply_of(
         tls = context_of("https", config)
     else:
         tls = None
-    place = parts.hostname or "", parts.port or PORTS[parts.scheme]
-    connection = (
-        TimedConnection(*place, timeout=limit_s)
-        if tls is None
-        else TimedTlsConnection(*place, timeout=limit_s, context=tls)
-    )
+    server = parts.hostname or "", parts.port or PORTS[parts.scheme]
     values = dict(headers.values)
     if parts.username is not None and "authorization" not in map(str.lower, values):
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         values["Authorization"] = "Basic " + base64.b64encode(credentials.encode()).decode()
-    with closing(connection):
+    with closing(timed_connection(server, limit_s, tls)) as connection:
         connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), headers=values)
         with connection.getresponse() as reply:
             yield reply

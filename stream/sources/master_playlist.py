@@ -59,8 +59,12 @@ class PlaylistOpening:
         self.is_variant = False
         start_s = time.monotonic()
         if not self._is_playlist:
+            # without that format FFmpeg refuses a playlist with an ArgumentError
+            formats = request.options["format_whitelist"].split(",")
+            allowed = ",".join(name for name in formats if name != "hls")
+            options = {**request.options, "format_whitelist": allowed}
             try:
-                return self._inner.open(_without_playlists(request))
+                return self._inner.open(replace(request, options=options))
             except av.error.ArgumentError:
                 self._is_playlist = True
         # half of the time, so that FFmpeg can open what cannot be fetched here
@@ -161,10 +165,3 @@ def _web_address(base: str, uri: str) -> str | None:
         return None
     except ValueError:
         return None
-
-
-def _without_playlists(request: AddressRequest) -> AddressRequest:
-    """Return a request that FFmpeg refuses with av.error.ArgumentError if the address is a playlist of HLS."""
-    formats = request.options["format_whitelist"].split(",")
-    allowed = ",".join(name for name in formats if name != "hls")
-    return replace(request, options={**request.options, "format_whitelist": allowed})

@@ -95,7 +95,10 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
         views = tuple(_read_only(samples_of(plane)) for plane in frame.planes[:3])
         return FramePlanes("yuv", views, colour, owner=frame)
     if name in _SEMI_PLANAR_YUV:
-        return _semi_planar(frame, colour)
+        luma, chroma = frame.planes
+        pairs = _read_only(interleaved_samples_of(chroma, 2))
+        u, v = (pairs[..., place] for place in _SEMI_PLANAR_YUV[name])
+        return FramePlanes("yuv", (_read_only(samples_of(luma)), u, v), colour, owner=frame)
     if name == "gray":
         return FramePlanes("gray", (_read_only(samples_of(frame.planes[0])),), colour, owner=frame)
     if deep := _DEEP_PLANAR.fullmatch(name):
@@ -155,13 +158,6 @@ def _over_white(rgba: Plane) -> Plane:
         return np.ascontiguousarray(rgba[..., :3])
     weight = alpha.astype(np.uint16)
     return np.asarray((rgba[..., :3] * weight + 255 * (255 - weight) + 127) // 255, np.uint8)
-
-
-def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
-    luma, chroma = frame.planes
-    pairs = _read_only(interleaved_samples_of(chroma, 2))
-    u, v = (pairs[..., place] for place in _SEMI_PLANAR_YUV[frame.format.name])
-    return FramePlanes("yuv", (_read_only(samples_of(luma)), u, v), colour, owner=frame)
 
 
 def _round_to_8_bits(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:

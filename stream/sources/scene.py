@@ -28,9 +28,12 @@ class SceneSource(Source):
         # a scene with `capture.loop` has more frames than a run can reach
         part = TimeRange.of(config)
         frames = range((2**40) if config.loop else self._scene.frames)
-        indices = range(
-            *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
-        )
+        begin = bisect_left(frames, part.start_ns, key=self._media_ns)
+        if part.end_ns is None:
+            end = len(frames)
+        else:
+            end = bisect_left(frames, part.end_ns, key=self._media_ns)
+        indices = range(begin, end)
         if not indices:
             raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
         self._indices = indices[: config.max_frames]
@@ -62,10 +65,6 @@ class SceneSource(Source):
             discontinuity = None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
-
-    def _bounds_ns(self, part: TimeRange, frames: int) -> tuple[int, int]:
-        end_ns = self._media_ns(frames)
-        return part.start_ns, end_ns if part.end_ns is None else part.end_ns
 
     def _media_ns(self, index: int) -> int:
         return index * NS_PER_S // self._scene.fps

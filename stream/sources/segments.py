@@ -337,15 +337,11 @@ class SegmentRecorder:
         self._waiting = []
         for part in waiting:
             if self._in_memory and not self._ended:
-                self._remember(part)
+                slot = self.fragments.put(FragmentBytes(part.data, part.header))
+                if slot is not None:
+                    self._segments.append(self._describe(part, slot=slot, key=part.key))
             if self._files is not None:
                 self._write(self._files.add(part))
-
-    def _remember(self, part: Fragment) -> None:
-        """Put a fragment into the table, and name its slot."""
-        slot = self.fragments.put(FragmentBytes(part.data, part.header))
-        if slot is not None:
-            self._segments.append(self._describe(part, slot=slot, key=part.key))
 
     def _write(self, segments: Sequence[Fragment]) -> None:
         """Write segments, without those that precede the source's range."""

@@ -202,9 +202,9 @@ class RateCheck:
             self._changes.clear()
             return False
         self._changes = [*self._changes, (least_ns - before_ns) / length_ns][-RATE_WINDOWS:]
-        return len(self._changes) == RATE_WINDOWS and self._is_steady()
-
-    def _is_steady(self) -> bool:
+        if len(self._changes) < RATE_WINDOWS:
+            return False
+        # a rate is off if the lateness grows, or falls, about as much in each window
         sign = -1 if self._changes[0] < 0 else 1
         sizes = [sign * change for change in self._changes]
         return min(sizes) >= RATE_TOLERANCE and max(sizes) <= 2 * min(sizes)

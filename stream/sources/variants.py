@@ -61,7 +61,13 @@ def chosen_stream(
     if container.format.name not in OVER_HTTP:
         return video_stream(container, name, config.stream)
     streams = video_streams(container)
-    variants = [_variant(index, stream) for index, stream in enumerate(streams) if stream.codec_context is not None]
+    variants = []
+    for number, stream in enumerate(streams):
+        context = stream.codec_context
+        if context is not None:
+            bit_rate = stream.metadata.get(_BIT_RATE, "")
+            bits = int(bit_rate) if bit_rate.isdecimal() else 0
+            variants.append(Variant(number, context.width, context.height, bits))
     index = config.stream
     if index is None and variants:
         index = best_variant(variants, config).index
@@ -87,12 +93,6 @@ def best_variant(variants: Sequence[Variant], config: CaptureConfig) -> Variant:
     least = ENOUGH * max(pixels.values())
     candidates = [variant for variant in decodable if pixels[variant.index] >= least]
     return min(candidates, key=lambda variant: (_pixels(variant), -variant.bit_rate, variant.index))
-
-
-def _variant(index: int, stream: av.video.stream.VideoStream) -> Variant:
-    bit_rate = stream.metadata.get(_BIT_RATE, "")
-    context = stream.codec_context
-    return Variant(index, context.width, context.height, int(bit_rate) if bit_rate.isdecimal() else 0)
 
 
 def _pixels(variant: Variant) -> int:

@@ -1,10 +1,15 @@
-"""Replies of HTTP servers with limits of bytes and time: a server may send without end, or a byte per second."""
+"""Replies of HTTP servers with limits of bytes and time: a server may send without end, or a byte per second.
+
+The standard library reads them, because cameras send headers that stricter libraries refuse: names with a space, a
+length that is empty or too large.
+"""
 
 from __future__ import annotations
 
 import http.client
 import io
 import socket
+import ssl
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -74,10 +79,15 @@ class TimedConnection(http.client.HTTPConnection):
     response_class = TimedResponse
 
 
-class TimedTlsConnection(http.client.HTTPSConnection):
+class TimedTlsConnection(http.client.HTTPSConnection, TimedConnection):
     """`TimedConnection` over TLS."""
 
-    response_class = TimedResponse
+
+def timed_connection(server: tuple[str, int], limit_s: float, tls: ssl.SSLContext | None = None) -> TimedConnection:
+    """Return a connection to the host and port of a server, over `tls` if that is given; its first request makes it."""
+    if tls is None:
+        return TimedConnection(*server, timeout=limit_s)
+    return TimedTlsConnection(*server, timeout=limit_s, context=tls)
 
 
 class _TimedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):

@@ -84,7 +84,8 @@ def plan_clips(
     """
     share = -(-count // max(1, len(addresses)))
     clips = [clip_frames(address, share) for address in addresses]
-    held_out = [_held_out(len(clip)) for clip in clips]
+    # the last frames of each clip are measured on
+    held_out = [[index >= len(clip) - len(clip) // HELD_OUT_PART for index in range(len(clip))] for clip in clips]
     if not any(chain(*held_out)):  # many clips of a few frames each, such as pictures
         total = sum(len(clip) for clip in clips)
         flags = iter(index % HELD_OUT_PART == HELD_OUT_PART - 1 for index in range(total))
@@ -96,11 +97,6 @@ def plan_clips(
         load = partial(_lesson, frame, tuple(questions[index] for index in sorted(indices)), max_tiles)
         lessons.append(PlannedLesson(load, is_held_out))
     return [lessons[index] for index in np.random.default_rng(seed).permutation(len(lessons))]
-
-
-def _held_out(frames: int) -> list[bool]:
-    """True for frames of a clip that are measured on."""
-    return [index >= frames - frames // HELD_OUT_PART for index in range(frames)]
 
 
 def _lesson(frame: ClipFrame, questions: tuple[str, ...], max_tiles: int) -> Lesson | None:

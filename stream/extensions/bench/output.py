@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +14,7 @@ from stream.config_loading import leaves
 from stream.display.progress import PlainConsole
 from stream.errors import OutputError
 from stream.extensions.bench.report import Report, Timeline
-from stream.extensions.bench.series import ENOUGH_RUNS, MetricRow, Series, Spread, differences
+from stream.extensions.bench.series import ENOUGH_RUNS, Series, Spread, differences
 from stream.sources.address import shown_config
 
 SHOWN_STATISTICS = ("p50", "p99")
@@ -132,7 +131,10 @@ def _print_comparison(console: PlainConsole, source: str, a: Series, b: Series) 
                 style = "bold"
             else:
                 style = "dim"
-            cells = (_label(difference.row), _number(difference.a.median), _number(difference.b.median), *ratio)
+            label = difference.row.label
+            if difference.row.unit:
+                label = f"{label}, {difference.row.unit}"
+            cells = (label, _number(difference.a.median), _number(difference.b.median), *ratio)
             verdict = (difference.verdict,) if has_verdict else ()
             table.add_row(*(Text(cell, style=style if has_verdict else "") for cell in (*cells, *verdict)))
     console.print(table)
@@ -148,11 +150,6 @@ def _table(first: str, *numbers: str) -> Table:
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def _label(row: MetricRow) -> str:
-    unit = f", {row.unit}" if row.unit else ""
-    return f"{row.label}{unit}"
 
 
 def _median_and_range(spread: Spread) -> tuple[str, str]:
@@ -232,7 +229,7 @@ def _draw_latency(axes: Any, timeline: Timeline, colour: str, largest_ms: float)
 
 
 def _draw_distribution(axes: Any, series: Sequence[Series]) -> None:
-    pooled = [_pooled_ms(variant) for variant in series]
+    pooled = [np.concatenate([run.timeline.latency_ms for run in variant.runs]) for variant in series]
     # the distribution is drawn to here, so that one straggler does not press the rest into a line
     shown_ms = max((float(np.percentile(values, 99.9)) for values in pooled if values.size), default=1)
     bins = np.linspace(0, 1.05 * shown_ms or 1, 80)
@@ -265,10 +262,6 @@ def _draw_stages(part: Any, series: Sequence[Series], stages: Sequence[tuple[str
     axes.set(xlabel="mean, ms", xlim=(0, 1.05 * float(left.max(initial=0)) or 1))
     axes.set_title(title)
     part.legend(loc="outside lower center", ncols=len(stages), fontsize="small", frameon=False, columnspacing=1)
-
-
-def _pooled_ms(series: Series) -> npt.NDArray[np.float64]:
-    return np.concatenate([run.timeline.latency_ms for run in series.runs])
 
 
 def _mean_ms(series: Series, name: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from itertools import chain
 
 from stream.events import VideoFragment
 
@@ -60,8 +60,4 @@ class FragmentRing:
                 track = []
             track.append(group)
         begin = max((at for at, group in enumerate(track) if group[0].start_s <= at_s - before_s), default=0)
-        return [fragment for fragment in _flatten(track[begin:]) if fragment.start_s < at_s + after_s]
-
-
-def _flatten(groups: Iterable[list[VideoFragment]]) -> list[VideoFragment]:
-    return [fragment for group in groups for fragment in group]
+        return [fragment for fragment in chain(*track[begin:]) if fragment.start_s < at_s + after_s]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -179,7 +180,9 @@ class DetectionFeed:
 
     def open(self, connect: Callable[[], DetectionReceiver] | None = None) -> DetectionFeed:
         """Connect to the program, by `connect` if that is given. Raises TransportError if that is impossible."""
-        self._connect = connect or self._subscriber
+        self._connect = connect or partial(
+            FrameSubscriber, self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX
+        )
         self._receiver = self._connect()
         return self
 
@@ -283,9 +286,6 @@ class DetectionFeed:
         if masks:
             return counts & np.any(masks, axis=0)
         return counts
-
-    def _subscriber(self) -> FrameSubscriber:
-        return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)
 
     def _notice(self, code: str, message: str) -> list[Event]:
         if code in self._reported:

@@ -11,7 +11,6 @@ from stream.commands.outcome import FAILED, INTERRUPTED
 
 if TYPE_CHECKING:
     from stream.config import Config
-    from stream.extensions.doctor.gpu.report import GpuReport
     from stream.extensions.doctor.gpu.runner import GpuRow
 
 DEFAULT_FILE = "gpu-report.json"
@@ -57,15 +56,11 @@ def check_gpu(config: Config, path: str, *, as_json: bool) -> int:
         print_line("\n".join([*left_out_lines(report.rows), summary_line(report, path)]))
     if report.ended == "interrupted":
         return INTERRUPTED
-    if report.counts["broken"] or _lacks_device(config, report):
+    requires_cuda = config.answer.device.startswith("cuda") or config.texture.backend == "cuda"
+    lacks_cuda = any(row.name in ("driver", "torch") and row.state == "absent" for row in report.rows)
+    if report.counts["broken"] or (requires_cuda and lacks_cuda):
         return FAILED
     return 0
-
-
-def _lacks_device(config: Config, report: GpuReport) -> bool:
-    """Return whether the configuration asks for CUDA by name and it is absent."""
-    requires_cuda = config.answer.device.startswith("cuda") or config.texture.backend == "cuda"
-    return requires_cuda and any(row.name in ("driver", "torch") and row.state == "absent" for row in report.rows)
 
 
 @contextmanager

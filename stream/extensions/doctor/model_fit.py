@@ -123,16 +123,13 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
             remedy = "lower --budget"
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if configured_model.on_hub:
-        return _download(finding, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
+        free_bytes = (free_disk or free_disk_bytes)()
+        finding += f"; not on this machine yet, {size_text(spec.checkpoint_bytes)} to download"
+        finding += f", {size_text(free_bytes)} free on the disk"
+        if spec.checkpoint_bytes > free_bytes:
+            return DiagnosticCheck("model", "broken", finding, "make room, or set HF_HOME to a folder on another disk")
+        return DiagnosticCheck("model", "absent", finding, "the first run downloads it")
     return DiagnosticCheck("model", "works", finding)
-
-
-def _download(finding: str, size: int, free: int) -> DiagnosticCheck:
-    """Check whether a model on the hub can be stored."""
-    finding = f"{finding}; not on this machine yet, {size_text(size)} to download, {size_text(free)} free on the disk"
-    if size > free:
-        return DiagnosticCheck("model", "broken", finding, "make room, or set HF_HOME to a folder on another disk")
-    return DiagnosticCheck("model", "absent", finding, "the first run downloads it")
 
 
 def free_disk_bytes() -> int:

@@ -330,16 +330,14 @@ def _last_line(outcomes: Sequence[CameraOutcome], refused: int) -> str:
         else:
             end = "interrupted" if outcome.summary is None else outcome.summary.ended
         ends.setdefault(end, []).append(outcome.camera)
-    parts = [
-        f"{len(names)} {words.get(end, end)}{_named(names) if end == 'failed' else ''}"
-        for end, names in sorted(ends.items())
-    ]
-    parts += [f"{refused} not begun"] if refused else []
+    parts = []
+    for end, names in sorted(ends.items()):
+        parts.append(f"{len(names)} {words.get(end, end)}")
+        if end == "failed":
+            parts[-1] += f" ({', '.join(names)})"
+    if refused:
+        parts.append(f"{refused} not begun")
     return f"{counted(len(outcomes) + refused, 'camera')}: {', '.join(parts)}"
-
-
-def _named(names: Sequence[str]) -> str:
-    return f" ({', '.join(names)})"
 
 
 def _status(cameras: Sequence[NamedCamera], outcomes: Sequence[CameraOutcome], *, refused: bool) -> int:

@@ -178,7 +178,11 @@ class VllmServer:
             yield
         finally:
             self._stopping.set()
-            self._stop()
+            for number in (signal.SIGTERM, signal.SIGKILL):  # what has not ended in time is killed
+                if self._process is not None and self._process.poll() is None:
+                    _signal_group(self._process.pid, number)
+                if self._ended.wait(STOP_LIMIT_S):
+                    break
             thread.join()
 
     def _wait(self) -> None:
@@ -268,14 +272,6 @@ class VllmServer:
                 if text:
                     log.debug("vllm: %s", text)
                     self._last_lines.append(text)
-
-    def _stop(self) -> None:
-        """End the server and its processes; kill what has not ended in time."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process is not None and self._process.poll() is None:
-                _signal_group(self._process.pid, number)
-            if self._ended.wait(STOP_LIMIT_S):
-                return
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -72,7 +72,10 @@ class EpisodeAddress:
         key = _camera(folder, info, fields.get("camera"))
         episode = _number(folder, info, fields.get("episode"))
         LEROBOT.require(LEROBOT_PREFIX, SourceError)
-        return cls(folder, episode, key, _fps(info))
+        fps = info.get("fps")
+        if not isinstance(fps, (int, float)) or not 0 < fps <= 1000:
+            fps = 30.0
+        return cls(folder, episode, key, float(fps))
 
     def find(self) -> Episode:
         """Look up the episode in the dataset's tables. Raises SourceError if they cannot be read or lack it."""
@@ -158,7 +161,9 @@ def _camera(folder: Path, info: Mapping[str, Any], name: str | None) -> str:
         if isinstance(feature, dict)
     }
     keys = [key for key, kind in kinds.items() if kind == "video" and "/" not in key and ".." not in key]
-    names = _join_names([_short(key) for key in keys])
+    names = ", ".join(_short(key) for key in keys[:_SHOWN])
+    if len(keys) > _SHOWN:
+        names += ", ..."
     if name is None:
         if len(keys) == 1:
             return keys[0]
@@ -195,20 +200,9 @@ def _number(folder: Path, info: Mapping[str, Any], text: str | None) -> int:
     return number
 
 
-def _fps(info: Mapping[str, Any]) -> float:
-    fps = info.get("fps")
-    if isinstance(fps, (int, float)) and 0 < fps <= 1000:
-        return float(fps)
-    return 30.0
-
-
 def _short(key: str) -> str:
     """Return the last part of a camera's key: `top` of `observation.images.top`."""
     return key.rpartition(".")[2]
-
-
-def _join_names(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:

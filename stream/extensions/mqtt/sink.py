@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -29,6 +30,7 @@ from stream.events import (
     WatchesChanged,
     YesNoResult,
     encode_event,
+    encode_fields,
     event_fields,
     json_value,
 )
@@ -100,7 +102,7 @@ class MqttSink(Sink):
         )
         self._clip_folder = Path(clips or "")
         self._page = page_address(config)
-        self._clips: dict[str, bytes] = {}
+        self._clips: dict[str, dict[str, Any]] = {}
         self._looks: dict[str, YesNoResult] = {}
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._state: str | None = None
@@ -154,8 +156,8 @@ class MqttSink(Sink):
                 self.link.put(self.topics.set_verdict(event.watch, event.holds))
         elif isinstance(event, Match) and event.watch in self._holds:
             self._send_picture()
-            body = b'{"event_type":"%b",%b' % (MATCH.encode(), encode_event(event).encode().removeprefix(b"{"))
-            self.link.put(MqttMessage(self.topics.match(event.watch), body))
+            body = encode_fields({"event_type": MATCH, **event_fields(event)})
+            self.link.put(MqttMessage(self.topics.match(event.watch), body.encode()))
         elif isinstance(event, ClipWritten):
             self._send_clip(event)
         elif isinstance(event, WatchesChanged):
@@ -199,8 +201,8 @@ class MqttSink(Sink):
             for kind, name in (("picture", clip.picture), ("video", clip.video))
             if self._page is not None and name is not None
         }
-        fields = msgspec.json.encode(json_value({**event_fields(clip), **places}))
-        self.link.put(MqttMessage(self.topics.match_clip, fields, retain=True))
+        fields = {**event_fields(clip), **places}
+        self.link.put(MqttMessage(self.topics.match_clip, encode_fields(fields).encode(), retain=True))
         self._clips[clip.watch] = fields
         if (look := self._looks.get(clip.watch)) is not None:
             self._send_details(look)
@@ -210,10 +212,12 @@ class MqttSink(Sink):
 
     def _send_details(self, look: YesNoResult) -> None:
         """Send a check, with the newest clip of its watch."""
-        details = encode_event(look).encode()
+        details = event_fields(look)
         if (clip := self._clips.get(look.watch)) is not None:
-            details = details.removesuffix(b"}") + b',"clip":' + clip + b"}"
-        self.link.put(MqttMessage(self.topics.verdict_details(look.watch), details, retain=True))
+            details["clip"] = clip
+        self.link.put(
+            MqttMessage(self.topics.verdict_details(look.watch), encode_fields(details).encode(), retain=True)
+        )
 
     def _send_state(self) -> None:
         state = self._monitor.status().state

@@ -19,7 +19,7 @@ from urllib.request import parse_http_list, parse_keqv_list
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from stream.transport.http_replies import REPLY_BYTES_MAX, TimedConnection, TimedTlsConnection
+from stream.transport.http_replies import REPLY_BYTES_MAX, timed_connection
 
 ENVELOPE = "http://www.w3.org/2003/05/soap-envelope"
 
@@ -95,11 +95,7 @@ class SoapClient:
         headers = {"Content-Type": "application/soap+xml; charset=utf-8", "Connection": "close"}
         if authorization is not None:
             headers["Authorization"] = authorization
-        connection = (
-            TimedConnection(self.host, port, timeout=left_s)
-            if self.tls is None
-            else TimedTlsConnection(self.host, port, timeout=left_s, context=self.tls)
-        )
+        connection = timed_connection((self.host, port), left_s, self.tls)
         try:
             connection.request("POST", path, envelope, headers)
             # least time limit of an exchange whose connection took most of the time

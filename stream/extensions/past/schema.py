@@ -173,12 +173,8 @@ def _reader(address: str, path: str) -> sqlite3.Connection:
         connection.close()
         raise
     connection.row_factory = sqlite3.Row
-    connection.text_factory = _text
+    connection.text_factory = lambda data: data.decode(errors="replace")
     return connection
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def _restrain(connection: sqlite3.Connection) -> None:

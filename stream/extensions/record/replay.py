@@ -201,7 +201,12 @@ class Replay:
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message
         if isinstance(message, ServerHello):
-            self._check(parse_provenance(message.provenance))
+            now = parse_provenance(message.provenance)
+            if (now.weights, now.settings) != (self._provenance.weights, self._provenance.settings):
+                raise RecordingError(
+                    "from here on the recording was answered by another model or by other settings: a server was "
+                    "exchanged for another; record it again to replay all of it"
+                )
         elif isinstance(message, TurnExpired):
             self._packet = self._overview = None
         elif isinstance(message, IdleReply):
@@ -222,14 +227,6 @@ class Replay:
         for _ in reading.steps():
             pass
         reading.commit()
-
-    def _check(self, now: AnswerProvenance) -> None:
-        """Compare provenances. Raises RecordingError if the run went on with another model, or other settings."""
-        if (now.weights, now.settings) != (self._provenance.weights, self._provenance.settings):
-            raise RecordingError(
-                "from here on the recording was answered by another model or by other settings: a server was exchanged "
-                "for another; record it again to replay all of it"
-            )
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
         feedback = self._model.glance(CLIENT, overview, self._text).feedback

@@ -94,8 +94,8 @@ class RunRecording:
         stream.set_log_tick_enabled(False)
         stream.send_recording_name(name)
         classes = [
-            rr.AnnotationInfo(code, label=_size_of(shape), color=COLOURS[max(shape)])
-            for code, shape in enumerate(REGION_SHAPES)
+            rr.AnnotationInfo(code, label=f"{TILE_PX << cols}×{TILE_PX << rows} px", color=COLOURS[max(rows, cols)])
+            for code, (rows, cols) in enumerate(REGION_SHAPES)
         ]
         stream.log("frame/tokens", rr.AnnotationContext(classes), static=True)
 
@@ -217,11 +217,6 @@ class RunRecording:
     def _log_document(self, text: str) -> None:
         document = f"{printable(self._query)}\n\n{text}".rstrip()
         self._stream.log("answer", rr.TextDocument(document, media_type="text/plain"))
-
-
-def _size_of(shape: tuple[int, int]) -> str:
-    rows, cols = shape
-    return f"{TILE_PX << cols}×{TILE_PX << rows} px"
 
 
 def _line_of(event: Event) -> tuple[str, str] | None:

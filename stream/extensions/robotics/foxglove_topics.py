@@ -146,7 +146,7 @@ class FoxgloveTopics:
         self._relevance.log(grid, log_time=at_ns)
         heat = CompressedImage(timestamp=stamp, frame_id=self._frame_id, data=picture.heat_map(), format="jpeg")
         self._heat_map.log(heat, log_time=at_ns)
-        outlines = [_outline(box, stamp) for box in picture.boxes()]
+        outlines = [_loop(box, OUTLINE_COLOURS[box.level], 1.0, stamp) for box in picture.boxes()]
         self._regions.log(ImageAnnotations(timestamp=stamp, points=outlines), log_time=at_ns)
 
     def _caption_answer(self, text: str, at_ns: int) -> None:
@@ -207,10 +207,6 @@ def _annotations(things: Sequence[PlacedDetection], height: int, stamp: Timestam
             if thing.caption
         ],
     )
-
-
-def _outline(box: RegionBox, stamp: Timestamp) -> PointsAnnotation:
-    return _loop(box, OUTLINE_COLOURS[box.level], 1.0, stamp)
 
 
 def _loop(box: RegionBox | PlacedDetection, colour: Color, thickness: float, stamp: Timestamp) -> PointsAnnotation:

@@ -153,19 +153,16 @@ class Gate:
             return PlainTextResponse("Only the page itself may do that.\n", 403)
         if token is not None and self._access.token is not None:
             if self._access.allows_token(token):
-                return self._admission(token)
+                # the page's address has no token, which stays in a cookie
+                reply = RedirectResponse("/", 303)
+                secure = self._access.certificate is not None
+                reply.set_cookie(self._cookie, token, httponly=True, samesite="strict", secure=secure, path="/")
+                return reply
             await asyncio.sleep(WRONG_TOKEN_S)
             return _token_page("That is not the token. The program printed the right one when it began.")
         if problem == "token":
             return _token_page("The program that runs here asks for a token. It printed one when it began.")
         return None
-
-    def _admission(self, token: str) -> Response:
-        """Return the way on to the page, without the token in the address, which goes into a cookie."""
-        reply = RedirectResponse("/", 303)
-        secure = self._access.certificate is not None
-        reply.set_cookie(self._cookie, token, httponly=True, samesite="strict", secure=secure, path="/")
-        return reply
 
     @property
     def _cookie(self) -> str:

@@ -56,7 +56,9 @@ class ExplanationSink(Sink):
         size_bytes = len(line.encode())
         if self._part_bytes is not None:
             if not self._size_bytes:
-                self._remove_older()
+                if not self._rotations:  # the older lines are of another run
+                    with suppress(OSError):
+                        os.unlink(self._older)
             elif self._size_bytes + size_bytes > self._part_bytes:
                 self._rotate()
         self._file.append(line)
@@ -64,12 +66,6 @@ class ExplanationSink(Sink):
 
     def close(self) -> None:
         self._file.close()
-
-    def _remove_older(self) -> None:
-        """Remove the older lines of another run with the first line of this one."""
-        if not self._rotations:
-            with suppress(OSError):
-                os.unlink(self._older)
 
     def _rotate(self) -> None:
         try:

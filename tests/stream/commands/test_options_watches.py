@@ -91,9 +91,8 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         ),
         (["--set", "watch=[{question='a?', no_below=0.7}]"], "watch 'a': no_below = 0.7 is more than threshold = 0.6"),
         (["--set", f"watch={[f'{number}?' for number in range(65)]}"], "65 watches are more than 64"),
-        (["--set", "answer.until.question=x"], "answer.until.question was replaced; use question in a [[watch]] table"),
-        (["--set", "answer.until.hold=x"], "answer.until.hold was replaced; use hold in a [[watch]] table"),
-        (["--set", "answer.until.captions=true"], "answer.until.captions was replaced; use answer.captions"),
+        (["--set", "answer.until.question=x"], "unknown key answer.until.question; did you mean answer.query?"),
+        (["--set", "answer.until.captions=true"], "unknown key answer.until.captions; did you mean answer.captions?"),
     ],
 )
 def test_invalid_watches_are_refused(

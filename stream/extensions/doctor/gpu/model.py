@@ -154,18 +154,18 @@ def graphs() -> CheckResult:
             if answer.error is not None:
                 raise answer.error
             assert answer.result is not None
-            _compare_answers(answer.result, expected[slot], f"slot {slot} of {len(group)}")
+            label = f"slot {slot} of {len(group)}"
+            if answer.result.token_ids != expected[slot].token_ids:
+                raise CheckFailed(f"{label}: the text is {answer.result.text!r} and should be {expected[slot].text!r}")
+            assert answer.result.feedback is not None
+            require_close(
+                answer.result.feedback.attention, expected[slot].feedback.attention, f"attention of {label}", 1e-4
+            )
     if capture.error is not None:
         raise CheckFailed(f"a step cannot be captured: {capture.error}")
     if not capture.replays:
         raise CheckFailed("no step was captured")
     return CheckResult(f"{capture.captures} graphs, {capture.replays} replays: the stock model's tokens")
-
-
-def _compare_answers(actual: Any, expected: Any, label: str) -> None:
-    if actual.token_ids != expected.token_ids:
-        raise CheckFailed(f"{label}: the text is {actual.text!r} and should be {expected.text!r}")
-    require_close(actual.feedback.attention, expected.feedback.attention, f"attention of {label}", 1e-4)
 
 
 class CountedCapture:

@@ -82,7 +82,9 @@ class GpuReport:
             "ended": self.ended,
             "counts": self.counts,
             "environment": _cleaned(environment),
-            "rows": [_without_empty(asdict(row)) for row in self.rows],
+            "rows": [
+                {name: value for name, value in asdict(row).items() if value or name == "seconds"} for row in self.rows
+            ],
         }
         return json.dumps(report, indent=2, ensure_ascii=False) + "\n"
 
@@ -116,10 +118,6 @@ def _cut(line: str) -> str:
     if cell_len(line) <= COLUMNS:
         return line
     return set_cell_size(line, COLUMNS - 1).rstrip() + "…"
-
-
-def _without_empty(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value or name == "seconds"}
 
 
 def _version(package: str) -> str | None:
@@ -169,7 +167,10 @@ def _private() -> tuple[tuple[re.Pattern[str], str], ...]:
     patterns = [(re.compile(re.escape(path.rstrip("/")) + r"(?![\w.-])"), paths[path]) for path in longest]
     patterns.append((re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"), "~"))
     host = socket.gethostname()
-    user = _user()
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
     names = {host: "<host>", host.partition(".")[0]: "<host>", user: "<user>"}
     common = {"", "localhost", "root", "user"}
     patterns += [
@@ -178,10 +179,3 @@ def _private() -> tuple[tuple[re.Pattern[str], str], ...]:
         if name not in common and len(name) > 2
     ]
     return tuple(patterns)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""

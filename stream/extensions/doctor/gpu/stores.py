@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from typing import Any
 
@@ -104,7 +104,8 @@ def streams() -> CheckResult:
     device = find_device()
     rng = np.random.default_rng(3)
     rounds = 8
-    with _store(random_planes(rng, 200, 300)) as store:
+    layout = PlaneFormat.of(random_planes(rng, 200, 300))
+    with closing(CudaStore(layout, Thresholds(), WAIT_MS)) as store:
         for index in range(rounds):
             planes = random_planes(rng, 200, 300)
             regions = regions_of(store.grid, rng, 30)
@@ -140,12 +141,6 @@ def hold(device: CudaDevice, cycles: int) -> None:
     """Keep the current stream busy, so that later work waits."""
     if device.place.type == "cuda" and cycles:
         torch.cuda._sleep(cycles)
-
-
-@contextmanager
-def _store(planes: FramePlanes) -> Iterator[CudaStore]:
-    with closing(CudaStore(PlaneFormat.of(planes), Thresholds(), WAIT_MS)) as store:
-        yield store
 
 
 def pinned_memory() -> CheckResult:

@@ -73,7 +73,10 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
         else:
             new = _new_watch(await body_of(request, WATCH_BODY_BYTES_MAX))
             hub = cameras[chosen_camera(cameras, new.camera)]
-            change = AddWatch(_name_of(new, hub), new.question, new.threshold, new.hold_s, new.cooldown_s)
+            present = [WatchConfig(name=watch.name, question=watch.question) for watch in hub.watches]
+            # of a watch without a name, one is made from its question
+            name = name_watches((*present, WatchConfig(name=new.name, question=new.question)))[-1].name
+            change = AddWatch(name, new.question, new.threshold, new.hold_s, new.cooldown_s)
         await hub.changes.change(hub.monitor, change)
         return _watches_reply(hub, change)
 
@@ -82,9 +85,8 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
 
     async def answers(request: Request) -> Response:
         limit = _number(request, "limit", 20, ANSWERS_MAX)
-        return Response(
-            b'{"events":[' + b",".join(hub_of(request).history[-limit:]) + b"]}", media_type="application/json"
-        )
+        events = [msgspec.Raw(message) for message in hub_of(request).history[-limit:]]
+        return Response(msgspec.json.encode({"events": events}), media_type="application/json")
 
     async def picture(request: Request) -> Response:
         hub = hub_of(request)
@@ -109,12 +111,6 @@ def _new_watch(body: bytes) -> NewWatch:
         return _new_watches.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise QuestionRefused(f"not a watch: {cut_to(str(error), 200)}", 400) from error
-
-
-def _name_of(new: NewWatch, hub: Hub) -> str:
-    """Return the name of a new watch; one made from its question if it has none."""
-    present = [WatchConfig(name=watch.name, question=watch.question) for watch in hub.watches]
-    return name_watches((*present, WatchConfig(name=new.name, question=new.question)))[-1].name
 
 
 def _watches_reply(hub: Hub, change: WatchChange | None = None) -> Response:

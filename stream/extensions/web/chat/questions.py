@@ -75,7 +75,10 @@ class SideReplies:
             if problem is not None:
                 raise QuestionRefused(problem, 409)
             while True:
-                reply = await _next_of(replies)
+                try:
+                    reply = await asyncio.wait_for(replies.get(), REPLY_LIMIT_S)
+                except asyncio.TimeoutError:
+                    raise QuestionRefused(f"no answer came for {REPLY_LIMIT_S:.0f} s; ask again", 504) from None
                 if isinstance(reply, SideRefused):
                     raise QuestionRefused(reply.error, 503)
                 yield reply
@@ -141,12 +144,3 @@ class WatchReplies:
     def _settle(self, name: str, error: str | None) -> None:
         if (reply := self._open.get(name)) is not None and not reply.done():
             reply.set_result(error)
-
-
-async def _next_of(
-    replies: asyncio.Queue[SideText | SideAnswer | SideRefused],
-) -> SideText | SideAnswer | SideRefused:
-    try:
-        return await asyncio.wait_for(replies.get(), REPLY_LIMIT_S)
-    except asyncio.TimeoutError:
-        raise QuestionRefused(f"no answer came for {REPLY_LIMIT_S:.0f} s; ask again", 504) from None
