@@ -4,12 +4,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from stream.config import ExtensionSection
+from stream.config import Config, ExtensionSection
+from stream.errors import ConfigError
 from stream.options.option import Option
 
 
 class CsvSection(ExtensionSection):
-    """Files of answers as CSV."""
+    """Files of answers as CSV, and a server that answers."""
 
     section: ClassVar[str] = "csv"
 
@@ -17,3 +18,15 @@ class CsvSection(ExtensionSection):
         str, Option("--csv-delimiter CHARACTER", "Character between the fields of a .csv. [{default}]", without="demo")
     ] = Field(default=",", min_length=1, max_length=1)
     """Character between the fields."""
+    server: Annotated[
+        str | None, Option("--csv-server URL", "Server that answers lines of CSV. [a process here]", without="demo")
+    ] = None
+    """Server that answers, in the place of a model of this machine."""
+
+
+def model_name(config: Config) -> str:
+    """Return the name of the server's model. Raises ConfigError for a wrong address."""
+    url = CsvSection.of(config).server or ""
+    if not url.startswith("http://"):
+        raise ConfigError(f"{url!r} is no address of a server; write http://HOST:PORT")
+    return f"the model at {url}"

@@ -59,5 +59,5 @@ def test_boxes_of_a_composite_are_reported_once_and_not_placed() -> None:
     reader = DetectionReader(None)
     (notice,) = reader.read(answer(0.0, BOX), None, GRID)
     assert isinstance(notice, Notice)
-    assert (notice.code, "answer.api.picture = scaled" in notice.message) == (BOXES_NOWHERE, True)
+    assert (notice.code, "api.picture = scaled" in notice.message) == (BOXES_NOWHERE, True)
     assert reader.read(answer(1.0, BOX), None, GRID) == []
