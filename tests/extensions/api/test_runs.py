@@ -182,6 +182,8 @@ def test_the_model_is_known_by_its_name_and_its_server() -> None:
     )
     other = first.model_copy(update={"answer": first.answer.model_copy(update={"model": "b"})})
     assert run_fingerprint(first) != run_fingerprint(other)
+    assert run_fingerprint(first) != run_fingerprint(first.with_values({"api.quality": 50}))
+    assert run_fingerprint(first) == run_fingerprint(first.with_values({"api.first_s": 9.0, "api.key_env": "KEY"}))
     assert parse_provenance(answer_provenance(first)).model == "a"
     assert ApiAddress.of(first).base == "http://h/v1"
 
