@@ -44,9 +44,9 @@ from benchmarks.support.vllm_server import BLOCK_TOKENS, VllmServer
 from evaluation.strategies.arr_coc import allocator_for
 from evaluation.strategies.base import Ask, Budget, stamps_of
 from evaluation.suites import named_suite
-from stream.answer.api.packet_pictures import CHUNK, packet_part, packet_png
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
+from stream.extensions.api.packet_pictures import CHUNK, packet_part, packet_png
 from stream.monitor.machine import machine
 from stream.sources.factory import open_source
 

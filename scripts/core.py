@@ -17,7 +17,6 @@ EXTENSIONS = "stream.extensions"
 # The form of an answer (arr_coc.answer_schema, and its tokens, arr_coc.qwen.constraint) is core: a question
 # carries it, and the prompt, the decoder and every message about an answer read it.
 FEATURES = {
-    "api": "stream.answer.api",
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
     "finetune": "arr_coc.finetune",
     "latency": "arr_coc.allocation.latency_budget",

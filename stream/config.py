@@ -38,9 +38,6 @@ DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
 """67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
 
-REQUEST_FIELDS = frozenset({"model", "messages", "stream"})
-"""Fields of a request to a server with an API that are neither added nor left out."""
-
 
 def _not_empty(name: str) -> str:
     if not name:
@@ -67,6 +64,8 @@ class ExtensionSection(Section):
     """Key that turns the feature on. Options of the other keys need it, if their names begin as its option does."""
     changes_answers: ClassVar[bool] = False
     """Answers depend on it, so a run that is resumed needs the same values."""
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    """Its keys that change no answer nevertheless."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -272,7 +271,7 @@ class MemoryConfig(Section):
             also="serve-answers doctor",
         ),
     ] = "auto"
-    """Keep what the model was shown, and append only what is new. `auto`: if `encode` and `api` allow it. With
+    """Keep what the model was shown, and append only what is new. `auto`: if `encode` and the model allow it. With
     `--server` both sides need it. See docs/cli.md#visual-memory."""
     frames: Annotated[
         int,
@@ -283,8 +282,8 @@ class MemoryConfig(Section):
         ),
     ] = Field(default=1, ge=1)
     """Number of the newest answered frames that the model sees, each whole and under its time, for questions about
-    movement; more than one switch the memory on. 1: one picture that is kept up to date. With `api`: number of frames
-    that are sent. See docs/cli.md#several-frames."""
+    movement; more than one switch the memory on. 1: one picture that is kept up to date. With `api.url`: number of
+    frames that are sent. See docs/cli.md#several-frames."""
     tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
     """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
@@ -414,81 +413,6 @@ class GlanceConfig(Section):
     """Visual tokens of an overview, at most; they count in the budget. `auto`: 64, and no more than half the budget."""
 
 
-def _request_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields for a request. Raises ValueError for those that the program sets, and for what is no JSON."""
-    for name in sorted(REQUEST_FIELDS.intersection(fields)):
-        raise ValueError(f"should not have {name}, which the program sets")
-    if "max_tokens" in fields:
-        raise ValueError("should not have max_tokens, which is answer.max_tokens")
-    try:
-        json.dumps(fields, allow_nan=False)
-    except (TypeError, ValueError):
-        raise ValueError("should hold text, numbers, true, false, lists and tables, as they become JSON") from None
-    return fields
-
-
-def _omitted_fields(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names of fields. Raises ValueError for one that no request can do without."""
-    for name in sorted(REQUEST_FIELDS.intersection(names)):
-        raise ValueError(f"should not have {name}, which every request needs")
-    return names
-
-
-class ApiConfig(Section):
-    """Answers from a server with an OpenAI-compatible API, which is sent one request for each answer, with JPEG
-    pictures or chosen tokens (docs/servers.md)."""
-
-    url: Annotated[
-        str | None,
-        Option(
-            "--api URL",
-            "OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]",
-            also="serve-answers recap",
-        ),
-    ] = Field(default=None, min_length=1, examples=['"http://127.0.0.1:8000/v1"'])
-    """Base address of a server with an OpenAI-compatible API that answers (docs/servers.md); no such server when
-    absent. `answer.model` is the name that it knows the model by."""
-    key_env: str = Field(default="ARR_COC_API_KEY", pattern=r"^[A-Za-z_]\w*$", examples=['"ARR_COC_API_KEY"'])
-    """Environment variable that holds the server's key, if it needs one. The key is written nowhere."""
-    picture: Annotated[
-        Literal["scaled", "composite", "parts", "tokens"],
-        Option(
-            "--picture NAME",
-            "With --api: scaled, composite or parts pictures, or tokens for vLLM with arr-coc-vllm. [{default}]",
-            also="serve-answers",
-        ),
-    ] = "scaled"
-    """Picture of a frame, in as many tiles as the budget has tokens: the whole view (`scaled`), the whole view with
-    what matters enlarged beside it (`composite`), or both as several pictures (`parts`). `tokens`: the chosen tokens
-    themselves, at their true positions, for a vLLM with the plugin `arr-coc-vllm`; another server is refused
-    (docs/servers.md#tokens-for-vllm)."""
-    quality: int = Field(default=90, ge=1, le=100)
-    """Quality of the JPEG pictures."""
-    coordinates: Literal["auto", "thousandths", "pixels"] = "auto"
-    """Coordinates of boxes and points in answers: thousandths of the picture's sides, or its pixels. `auto`: pixels if
-    the model's name is that of a Qwen2.5-VL (docs/boxes.md)."""
-    yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
-    """Sentence after a standing query, which is a question for yes or no; "" for none."""
-    uuids: Literal["auto"] | bool = "auto"
-    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the frames before
-    the newest. `auto`: if the server reports that it is vLLM. Other servers refuse the field."""
-    extra: Annotated[dict[str, Any], AfterValidator(_request_fields)] = Field(
-        default={}, examples=['{reasoning_effort = "low"}']
-    )
-    """Further fields of each request, as a table: what a server or model takes beyond the common API, such as
-    `{reasoning_effort = "low"}` (docs/servers.md#fields-of-the-request). Not for a key: it stands in recordings."""
-    omit: Annotated[tuple[str, ...], AfterValidator(_omitted_fields)] = Field(
-        default=(), strict=False, examples=['["temperature"]']
-    )
-    """Names of fields that are left out of each request, such as `["temperature"]`, as a server refuses them."""
-    connect_s: float = Field(default=2.0, gt=0)
-    """Time limit of a connection to the server, in seconds."""
-    first_s: float = Field(default=30.0, gt=0)
-    """Longest wait for the first text of an answer, in seconds; a server may load its model meanwhile."""
-    next_s: float = Field(default=10.0, gt=0)
-    """Longest silence within an answer, in seconds; the whole answer may take `pipeline.timeout_s`."""
-
-
 class AnswerConfig(Section):
     """Model, question, and the moments of answers."""
 
@@ -501,7 +425,7 @@ class AnswerConfig(Section):
         ),
         Option("-m, --model NAME", "The model to check. [bundled]", only="doctor"),
     ] = None
-    """Folder or hub name; when absent the bundled model, which only knows drawn scenes. With `answer.api`: its name
+    """Folder or hub name; when absent the bundled model, which only knows drawn scenes. With `api.url`: its name
     there."""
     allocator: Annotated[
         FileName | None,
@@ -555,7 +479,7 @@ class AnswerConfig(Section):
     answer, the one after a cut and the one to another question are always given."""
     same_above: float = Field(default=0.5, gt=0, le=1)
     """With `when = "news"`: probability from which on the previous answer holds without another one being made. It is
-    that of the answer's least likely token in the new frame; of a model behind `answer.api`, that it is still right.
+    that of the answer's least likely token in the new frame; of a model behind `api.url`, that it is still right.
     Above 0.5 a greedy answer would be the same text; a lower one also lets pass what would be worded differently."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
@@ -570,9 +494,8 @@ class AnswerConfig(Section):
         ),
     ] = "sparse"
     """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
-    (`incremental`), or all. `picture`: for a server of `--api`, as `answer.api.picture` says; `sparse` if that is
+    (`incremental`), or all. `picture`: for a server of `--api`, as `api.picture` says; `sparse` if that is
     `tokens`."""
-    api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     memory: MemoryConfig = MemoryConfig()
     glance: GlanceConfig = GlanceConfig()
@@ -622,7 +545,7 @@ class AnswerConfig(Section):
         int, Option("--slots N", "Clients answered at once, in one batch. [{default}]", only="serve-answers")
     ] = Field(default=1, ge=1, le=64)
     """Number of clients that a server of several answers at once, in one batch. 1: one after the other, and each answer
-    is the same as if there were no other client. With answer.api: requests that are open at once."""
+    is the same as if there were no other client. With `api.url`: requests that are open at once."""
     device: Annotated[
         str,
         Option(
@@ -654,22 +577,6 @@ class AnswerConfig(Section):
     a later start makes none. They take about as much space there as memory (docs/methods.md#small-weights)."""
 
     @property
-    def keeps_groups(self) -> bool:
-        """True if groups of pictures are kept, by a model that can."""
-        enabled = self.memory.enabled
-        several = self.memory.frames > 1
-        if enabled != "auto":
-            return enabled
-        if self.api.url is not None:
-            return several and self.api.picture == "tokens"
-        return several or self.encode in NEEDS_TOKENS_ONLY
-
-    @property
-    def requires_groups(self) -> bool:
-        """True if the user asked for groups of pictures, so that what cannot be kept is refused or reported."""
-        return self.keeps_groups and (self.memory.enabled is True or self.memory.frames > 1)
-
-    @property
     def schema_of_answers(self) -> AnswerSchema | None:
         """Schema of the answers, from `json_schema` or `choices`; None if they are text. Raises OptionError."""
         if self.json_schema is not None:
@@ -677,11 +584,6 @@ class AnswerConfig(Section):
         if self.choices is None:
             return None
         return AnswerSchema.of_choices(self.choices.split(","))
-
-    @property
-    def uses_server(self) -> bool:
-        """True if a server answers: another program of this project, or a model server."""
-        return self.server is not None or self.api.url is not None
 
 
 class NetworkConfig(Section):
@@ -908,6 +810,35 @@ class Config(Section):
         return self.model_copy(
             update={section: self.part(section).model_copy(update=change) for section, change in changes.items()}
         )
+
+    @property
+    def model_key(self) -> str | None:
+        """Key of the address of another program that has the model, such as `api.url`; None for a Qwen model of this
+        program."""
+        keys: tuple[str, ...] = resolve_name("stream.extension.registry:model_keys")()
+        return next((key for key in keys if self.value(key) is not None), None)
+
+    @property
+    def uses_server(self) -> bool:
+        """True if a server answers: another program of this project, or a model server."""
+        return self.answer.server is not None or self.model_key is not None
+
+    @property
+    def keeps_groups(self) -> bool:
+        """True if groups of pictures are kept, by a model that can."""
+        memory = self.answer.memory
+        if memory.enabled != "auto":
+            return memory.enabled
+        takes_tokens = self.answer.encode in NEEDS_TOKENS_ONLY
+        if self.model_key is not None:  # a server's cache holds whole frames, and no picture that is kept up to date
+            return takes_tokens and memory.frames > 1
+        return takes_tokens or memory.frames > 1
+
+    @property
+    def requires_groups(self) -> bool:
+        """True if the user asked for groups of pictures, so that what cannot be kept is refused or reported."""
+        memory = self.answer.memory
+        return self.keeps_groups and (memory.enabled is True or memory.frames > 1)
 
     @property
     def masks(self) -> tuple[tuple[tuple[float, float], ...], ...]:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -26,7 +27,7 @@ from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config, WatchConfig
 from stream.errors import ConfigError
-from stream.extension.registry import section_models
+from stream.extension.registry import model_type_of, model_types, section_models
 from stream.untrusted import CONFIG_BYTES_MAX, WATCHES_MAX
 
 if sys.version_info >= (3, 11):
@@ -41,14 +42,10 @@ ZONES = "zones"
 NAME = "NAME"
 """Section whose tables have names of their own, and what stands for a name in the list of keys."""
 
-FREE_TABLES = ("answer.api.extra", "capture.headers")
-"""Tables whose keys are any."""
-
 ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 PICTURE = "picture"
-SPARSE = "sparse"
-"""The ways of encoding for a server with a separate API: for pictures, and for tokens."""
+"""Value of `answer.encode` for a server that takes pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +69,14 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin
             _put(tree, key, None if value == "none" and _may_be_none(fields[known_as(key)]) else value)
-    if origins.get("answer.api.url") and "answer.encode" not in origins:
-        origins["answer.encode"] = origins["answer.api.url"]
-        sends_tokens = tree["answer"]["api"].get("picture") == "tokens"
-        _put(tree, "answer.encode", SPARSE if sends_tokens else PICTURE)
     try:
         config = Config.of_tables(tree)
     except ValidationError as error:
         raise ConfigError(_invalid(error, fields, origins)) from error
+    model_type = model_type_of(config)
+    if model_type is not None and "answer.encode" not in origins:
+        origins["answer.encode"] = origins[model_type.key]
+        config = config.with_values({"answer.encode": model_type.encoding_of(config)})
     for key, problem in _contradictions(config, origins):
         raise ConfigError(f"{origins[key]}: {problem}")
     return _with_schema(config, origins)
@@ -157,11 +154,11 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             f"answer.thinking = {answer.thinking} has no effect with --server: its server decides that; leave it out, "
             f"or start `serve-answers` there with --thinking {answer.thinking}",
         )
-    yield from _memory_contradictions(config, origins)
-    yield from _api_contradictions(config)
-    yield from _glance_contradictions(config)
+    yield from _server_contradictions(config)
     for model in section_models().values():
         yield from model.of(config).problems(config)
+    yield from _memory_contradictions(config, origins)
+    yield from _glance_contradictions(config)
 
 
 def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -221,32 +218,21 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
     answer = config.answer
     budget = config.allocate.budget
     frames = answer.memory.frames
-    if frames > 1 and answer.memory.enabled is False and answer.api.url is None:
+    if frames > 1 and answer.memory.enabled is False and config.model_key is None:
         yield (
             "answer.memory.frames",
             f"answer.memory.frames = {frames}: the visual memory keeps them, and --no-memory switches it off; leave "
             "one of them out",
         )
-    if not answer.keeps_groups:
+    if not config.keeps_groups:
         return
-    if answer.api.url is not None and answer.api.picture != "tokens":
-        yield (
-            "answer.memory.enabled",
-            "a server with an API keeps no visual memory; leave --memory out, or name a model of this machine with -m",
-        )
-    elif answer.api.url is not None and frames == 1:
-        yield (
-            "answer.memory.enabled",
-            "a server's cache holds whole frames, and no picture that is kept up to date; give --memory-frames N in "
-            "place of --memory",
-        )
     if answer.encode not in NEEDS_TOKENS_ONLY:
         yield (
             "answer.memory.frames" if frames > 1 else "answer.memory.enabled",
             f"a visual memory is shown what is new, and answer.encode = {answer.encode} encodes whole frames; give "
             f"--encode sparse or incremental, or leave --memory{'-frames' if frames > 1 else ''} out",
         )
-    if answer.requires_groups and isinstance(budget, int) and frames * budget > answer.memory.tokens:
+    if config.requires_groups and isinstance(budget, int) and frames * budget > answer.memory.tokens:
         yield (
             next(filter(origins.__contains__, ("answer.memory.tokens", "answer.memory.frames")), "allocate.budget"),
             f"answer.memory.tokens = {answer.memory.tokens} is too small for {counted(frames, 'frame')} of "
@@ -254,36 +240,18 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
         )
 
 
-def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+def _server_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     answer = config.answer
-    if answer.api.url is None:
-        if answer.api.picture == "tokens":
-            yield "answer.api.picture", "--picture tokens is for a vLLM server; give its address with --api URL"
-        if answer.encode == PICTURE and answer.server is None:
-            yield (
-                "answer.encode",
-                "answer.encode = picture is for a server with an API; give --api URL, or --server ADDRESS",
-            )
-        return
+    options = {key: kind.option for key, kind in model_types().items() if config.value(key) is not None}
     if answer.server is not None:
-        yield "answer.server", "answers come from one server; leave out --api or --server"
-    sends_tokens = answer.api.picture == "tokens"
-    if answer.encode != (SPARSE if sends_tokens else PICTURE):
-        takes = f"takes {'tokens' if sends_tokens else 'pictures'}, not answer.encode = {answer.encode}"
-        yield "answer.encode", f"a server with an API {takes}; leave it out"
-    if answer.thinking != "off":
+        options["answer.server"] = "--server"
+    if len(options) > 1:
+        yield list(options)[-1], f"answers come from one server; leave out {' or '.join(options.values())}"
+    if answer.encode == PICTURE and not options:
         yield (
-            "answer.thinking",
-            f"answer.thinking = {answer.thinking} has no effect with --api: thoughts are hidden, and its server "
-            "switches them off; leave it out",
+            "answer.encode",
+            "answer.encode = picture is for a server with an API; give --api URL, or --server ADDRESS",
         )
-    about_weights = {"allocator": answer.allocator, "device": answer.device, "dtype": answer.dtype}
-    for key, value in about_weights.items():
-        if value not in (None, "auto") and not (sends_tokens and key == "allocator"):
-            yield (
-                f"answer.{key}",
-                f"answer.{key} = {value} has no effect with --api: the model runs at its server; leave it out",
-            )
 
 
 def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
@@ -389,7 +357,7 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
         value = table["value"]
     elif field is not None and text in SWITCHES and bool in (field.annotation, *get_args(field.annotation)):
         value = SWITCHES[text]
-    return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) in FREE_TABLES else {key: value})
+    return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) in _free_tables() else {key: value})
 
 
 def known_keys() -> dict[str, FieldInfo]:
@@ -427,13 +395,19 @@ def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
 
 def known_as(key: str) -> str:
     """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`, a free table for a key in it."""
-    for table in FREE_TABLES:
+    for table in _free_tables():
         if key.startswith(f"{table}."):
             return table
     section, _, rest = key.partition(".")
     if section == ZONES and rest:
         return f"{ZONES}.{NAME}.{rest.partition('.')[2]}"
     return key
+
+
+@cache
+def _free_tables() -> tuple[str, ...]:
+    """Return the keys of tables whose keys are any, such as `capture.headers`."""
+    return tuple(key for key, field in known_keys().items() if get_origin(field.annotation) is dict)
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -499,9 +473,13 @@ MOVED = {
 
 
 def _as_in_a_section(key: str, fields: Mapping[str, FieldInfo]) -> list[str]:
-    """Return the key of an extension that a name means: `mqtt.name` for `output.mqtt_name`, `mqtt.url` for `mqtt`."""
+    """Return the key of an extension that a name means: `mqtt.name` for `output.mqtt_name`, `mqtt.url` for `mqtt`,
+    `api.url` for `answer.api.url`."""
     if key in MOVED:
         return [MOVED[key]]
+    inner = key.partition(".")[2]
+    if "." in inner and inner.partition(".")[0] in section_models():
+        return difflib.get_close_matches(known_as(inner), fields, n=1, cutoff=0.75)
     name, _, rest = key.rpartition(".")[2].partition("_")
     model = section_models().get(name)
     if model is None:

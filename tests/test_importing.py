@@ -23,6 +23,7 @@ LIGHT = {
     "stream.extensions.doctor": {"torch", "transformers", "av"},
     "stream.extensions.web.comparison.process": {"torch", "transformers", "av"},
     "stream.extensions.web.access": {"starlette", "uvicorn", "zmq", "torch"},
+    "stream.extensions.api.address": {"httpx2", "zmq", "torch"},
     "stream.extensions.mqtt.broker": {"paho", "zmq", "torch"},
     "stream.sinks.factory": {
         *("starlette", "uvicorn", "paho", "foxglove", "rosbags", "rerun", "opentelemetry", "prometheus_client"),

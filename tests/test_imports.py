@@ -49,7 +49,7 @@ ONLY_IN = {
     "transformers": "arr_coc.qwen arr_coc.finetune",
     "OpenGL": "arr_coc.backends.gl",
     "cuda": "arr_coc.backends.cuda",
-    "httpx2": "stream.answer.api stream.extensions.mcp",
+    "httpx2": "stream.extensions.api stream.extensions.mcp",
     "mcp": "stream.extensions.mcp",
     "starlette": "stream.extensions.web stream.extensions.past",
     "uvicorn": "stream.http",

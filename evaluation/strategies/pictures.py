@@ -1,7 +1,7 @@
 """Whole pictures within the budget, as a model server gets them (`--api`): scaled, a composite, or parts.
 
 The allocator's relevance decides which parts are enlarged. Pictures, texts around them and JPEG are those of
-`stream.answer.api.pictures`; the model reads them as stock.
+`stream.extensions.api.pictures`; the model reads them as stock.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from evaluation.errors import EvaluationError
 from evaluation.strategies.arr_coc import allocator_for, check_allocated, choosing_flops
 from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame, stamps_of
 from evaluation.strategies.pruning.staged import speak, staged_prefill
-from stream.answer.api.pictures import ApiPictures, PictureKind, pictures_of
-from stream.config import ApiConfig
+from stream.extensions.api.pictures import ApiPictures, PictureKind, pictures_of
+from stream.extensions.api.section import ApiSection
 
 
 def _decode(jpeg: bytes) -> Rgb:
@@ -43,7 +43,7 @@ def _pictures(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], kind: Picture
         packet = allocator.allocate(frame, stamp)
         check_allocated(allocator)
         assert isinstance(packet, FramePacket)
-        pictures.append(pictures_of(packet, kind, ApiConfig().quality))
+        pictures.append(pictures_of(packet, kind, ApiSection().quality))
     return pictures
 
 

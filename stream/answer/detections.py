@@ -14,7 +14,7 @@ BOXES_NOWHERE = "boxes-nowhere"
 
 NOWHERE = (
     "the answer has boxes or points, and the model was not shown the whole frame alone, so they cannot be placed; "
-    "give answer.api.picture = scaled"
+    "give api.picture = scaled"
 )
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from arr_coc.answer_schema import AnswerSchema
-from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
-from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
+from arr_coc.hub import bundled_model_path, local_folder
+from arr_coc.qwen.checkpoint import THINKING_MARKS, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, PastAnswer, QueryEmbedding, Question, TokenPacket, Work, time_text
-from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory, Reading
 from stream.config import Config
 from stream.errors import ConfigError
@@ -187,24 +186,6 @@ def ask_alone(model: AnswerModel, question: ClientQuestion) -> str:
     return "".join(pieces)
 
 
-def model_name(config: Config) -> str:
-    """Return the model's name, as shown to users.
-
-    Raises ModelNotFound or ModelError if its folder, or that of the named allocator, is unusable, and ConfigError if
-    the model is on a server that cannot be used.
-    """
-    name = config.answer.model
-    if config.answer.api.url is not None:
-        return served_name(config)
-    if config.answer.allocator is not None:
-        allocator_folder(config.answer.allocator)
-    folder = bundled_model_path() if name is None else local_folder(name)
-    if folder is None:
-        return str(name)
-    check_folder(folder, str(folder))
-    return folder.name
-
-
 def load_answer_model(name: str, config: Config) -> AnswerModel:
     """Call the function `module:function` with the configuration. Raises ConfigError if it does not exist."""
     module, _, function = name.partition(":")
@@ -285,7 +266,7 @@ def check_watches(config: Config) -> None:
     A model elsewhere is checked when its server greets the client.
     """
     questions = [watch.question for watch in config.watch if not watch.force]
-    if not questions or config.answer.uses_server:
+    if not questions or config.uses_server:
         return
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)

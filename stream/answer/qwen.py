@@ -334,7 +334,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         from arr_coc.qwen.session import AnswerSession
 
         assert answer.encode != "picture"
-        memory_tokens = answer.memory.tokens if answer.keeps_groups else 0
+        memory_tokens = answer.memory.tokens if config.keeps_groups else 0
         frames = answer.memory.frames
         qwen = load_qwen(
             answer.model,
@@ -361,12 +361,12 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             try:
                 check_slots(qwen, answer.slots, max(visual, memory_tokens) + others)
             except OptionError:
-                if answer.requires_groups or not memory_tokens:
+                if config.requires_groups or not memory_tokens:
                     raise
                 memory_tokens = 0
                 check_slots(qwen, answer.slots, visual + others)
         session = AnswerSession(qwen, options, answer.slots)
-        if not answer.requires_groups:
+        if not config.requires_groups:
             memory_tokens = min(memory_tokens, max(_max_visual_tokens(session, frames), 0) // 2)
         share = answer.memory.idle_share(auto_idle_share(qwen.device.type))
         return QwenAnswerModel(session, memory_tokens, frames, share)

@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Outputs": ("folder", "json_path", "png_path", "output.paths", "output.timing"),
     "Page": (),
-    "Servers": ("ray", "engine", "answer.server", "answer.api.", "output.", "network."),
+    "Servers": ("ray", "engine", "answer.server", "output.", "network."),
     BEHAVIOUR: (
         *("stats_every", "ask_stdin", "warmup", "answer.model", "texture.", "answer."),
         *("config", "set", "pipeline."),

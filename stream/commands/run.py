@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stream import logs
-from stream.answer.model import model_name
+from stream.answer.loading import model_name
 from stream.commands.kernel_build import build_kernels
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.config import Config, check_reachable, needs_keys, server_addresses
@@ -168,7 +168,7 @@ def check_run(config: Config, *, remote: bool = False) -> None:
             check_reachable(address)
     elif not remote:
         model_name(config)
-        if config.answer.schema_of_answers is not None and config.answer.api.url is None:
+        if config.answer.schema_of_answers is not None and config.model_key is None:
             SCHEMA.require("--schema" if config.answer.choices is None else "--choices")
     if not remote:
         build_kernels()

@@ -46,10 +46,10 @@ def serve_answers(
     from stream.config_loading import PICTURE
 
     config = options.configuration()
-    if config.answer.encode == PICTURE and config.answer.api.url is None:
+    if config.answer.encode == PICTURE and config.model_key is None:
         raise ConfigError("answer.encode = picture needs a server with an API; give --api URL")
 
-    from stream.answer.model import model_name
+    from stream.answer.loading import model_name
     from stream.runtime.answer_worker import serve_answers as serve
     from stream.transport.security import server_curve
 

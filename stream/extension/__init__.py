@@ -12,10 +12,13 @@ from pathlib import Path, PurePath
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
+from stream.errors import ConfigError
 from stream.options.extra import Extra
 from stream.sinks.paths import STDOUT
 
 if TYPE_CHECKING:
+    from stream.answer.model import AnswerModel
+    from stream.answer.text_model import TextModel
     from stream.clock import Clock
     from stream.config import CaptureConfig, Config, NetworkConfig
     from stream.display import WatchOptions
@@ -202,6 +205,64 @@ class SourceType:
         return resolve_name(self.open)(opening)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelType:
+    """Type of model that another program runs, such as a server with an API: it answers in the place of a Qwen model of
+    this program, which then loads no torch for it."""
+
+    key: str
+    """Key of the program's address, such as `api.url`: the model answers if it has a value."""
+    option: str
+    """Option that sets this key, for messages."""
+    name: str
+    """Name of a function that returns the model's name, as shown to users: `(Config) -> str`. It raises ConfigError for
+    a configuration that would fail at once, before anything is opened, and loads nothing heavy."""
+    load: str
+    """Name of the function, or class, that connects to the program: `(Config) -> AnswerModel`."""
+    load_text: str = ""
+    """Name of a function that gives the same model for prompts of text, as `recap` has them:
+    `(Config) -> TextModel`."""
+    encode: str = ""
+    """Name of a function that gives the default of `answer.encode`, in the place of `sparse`: `(Config) -> str`. With
+    `picture` the model gets whole frames."""
+    wait: str = ""
+    """Name of a function that waits until a program that is being started answers:
+    `(Config, goes_on: Callable[[], bool]) -> bool`. It asks again and again as long as `goes_on()`, and returns whether
+    the program answers."""
+    provider: str = "arr_coc"
+    """Name of the provider in traces (`gen_ai.provider.name`)."""
+    extra: Extra | None = None
+    """Optional libraries that it needs."""
+
+    def name_of(self, config: Config) -> str:
+        """Return the model's name. Raises ConfigError if a library is missing, or a run would fail at once."""
+        if self.extra is not None:
+            self.extra.require(self.option)
+        name: str = resolve_name(self.name)(config)
+        return name
+
+    def encoding_of(self, config: Config) -> str:
+        """Return the default of `answer.encode`."""
+        if not self.encode:
+            return config.answer.encode
+        encoding: str = resolve_name(self.encode)(config)
+        return encoding
+
+    def load_model(self, config: Config) -> AnswerModel:
+        """Import the model's module and connect to the program. Raises ModelError and StreamError."""
+        return resolve_name(self.load)(config)
+
+    def load_text_model(self, config: Config) -> TextModel:
+        """Import the module of the model for text and connect to the program. Raises as `load_model`."""
+        if not self.load_text:
+            raise ConfigError(f"a model of {self.option} answers about pictures only; leave {self.option} out")
+        return resolve_name(self.load_text)(config)
+
+    def wait_for_program(self, config: Config, goes_on: Callable[[], bool]) -> bool:
+        """Wait until the program answers; return False if `goes_on` returned False before."""
+        return resolve_name(self.wait)(config, goes_on)
+
+
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
     """Sources of the command `watch`, and how one is watched."""
@@ -246,6 +307,8 @@ class Extension:
     sinks: tuple[SinkType, ...] = ()
     sources: tuple[SourceType, ...] = ()
     """Types of sources; they are asked before those of the core."""
+    models: tuple[ModelType, ...] = ()
+    """Types of models; they are asked before those of the core."""
     commands: tuple[CommandType, ...] = ()
     boxes: str = ""
     """Name of a function that gives boxes from outside, which draw tokens: `(Config, paced: bool) -> BoxFeeder |
@@ -272,7 +335,7 @@ class Extension:
 
     def check(self) -> None:
         """Raise ValueError for what cannot work: a section whose name is taken, a name that leads nowhere, and a key of
-        a sink that no section has. For packages of someone else, whose faults are reported with their names."""
+        a sink or a model that its section lacks. For packages of someone else: faults are reported with their names."""
         from stream.config import Config  # loads pydantic
 
         if (self.section and hasattr(Config, self.name)) or self.name in Config.model_fields:
@@ -280,10 +343,10 @@ class Extension:
         model = self.load_section()
         for command in self.commands:
             resolve_name(command.function)
-        for sink in self.sinks:
-            section, _, name = sink.key.partition(".")
-            if sink.key and (section != self.name or model is None or name not in model.model_fields):
-                raise ValueError(f"its section has no key {sink.key}")
+        for key in [*(sink.key for sink in self.sinks if sink.key), *(kind.key for kind in self.models)]:
+            section, _, name = key.partition(".")
+            if section != self.name or model is None or name not in model.model_fields:
+                raise ValueError(f"its section has no key {key}")
 
     def load_section(self) -> Any:
         """Return the model of the section; None if it has none."""

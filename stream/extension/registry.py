@@ -8,10 +8,10 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from stream.errors import ConfigError
-from stream.extension import Extension
+from stream.extension import Extension, ModelType
 
 if TYPE_CHECKING:
-    from stream.config import ExtensionSection
+    from stream.config import Config, ExtensionSection
 
 GROUP = "arr_coc_stream.extensions"
 """Group of entry points in which a package names its `Extension`."""
@@ -66,3 +66,21 @@ def section_models() -> dict[str, type[ExtensionSection]]:
     """Return the models of the sections of extensions, by name."""
     models = {extension.name: extension.load_section() for extension in extensions()}
     return {name: model for name, model in models.items() if model is not None}
+
+
+@cache
+def model_types() -> dict[str, ModelType]:
+    """Return the types of the models of extensions, by their keys."""
+    return {kind.key: kind for extension in extensions() for kind in extension.models}
+
+
+def model_keys() -> tuple[str, ...]:
+    """Return the keys of the models of extensions."""
+    return tuple(model_types())
+
+
+def model_type_of(config: Config) -> ModelType | None:
+    """Return the type of the model that answers; None for a Qwen model of this program."""
+    if config.model_key is None:
+        return None
+    return model_types()[config.model_key]

@@ -13,7 +13,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
 from stream.answer.model import model_world
 from stream.clock import Clock, MonotonicClock
-from stream.config import AnswerConfig, Config
+from stream.config import Config
 from stream.control import INTERRUPTED, AddWatch, Ask, AskAside, Command, RemoveWatch
 from stream.events import (
     ANSWERS_LOST,
@@ -91,12 +91,12 @@ class HealthReport:
         return self.status in {"ok", "loading"}
 
 
-def _known_world(answer: AnswerConfig) -> str | None:
+def _known_world(config: Config) -> str | None:
     """Return the only world that the model of a run knows; None for a general model, and for one on another host."""
     try:
-        if answer.uses_server:
+        if config.uses_server:
             return None
-        return model_world(answer.model)
+        return model_world(config.answer.model)
     except ArrCocError:  # a folder of the host that answers
         return None
 
@@ -265,7 +265,7 @@ class RunMonitor:
         elif isinstance(event, Started):
             self._started = event
             self._query = event.query
-            self._known_world = _known_world(self._config.answer)
+            self._known_world = _known_world(self._config)
         elif isinstance(event, QueryChanged) and event.error is None:
             self._query = event.query
         elif isinstance(event, Outage):

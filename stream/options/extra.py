@@ -49,6 +49,5 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-API = Extra("api", "api", "--api", ("httpx2",))
 RAY = Extra("ray", "ray", "fleet --ray", ("ray",))
 SCHEMA = Extra("schema", "schemas", "--schema and --choices of a model on this machine", ("llguidance",))

@@ -48,11 +48,6 @@ WITHOUT_EFFECT = (
     "capture.headers.",
     "answer.model",
     "answer.allocator",
-    "answer.api.url",
-    "answer.api.key_env",
-    "answer.api.connect_s",
-    "answer.api.first_s",
-    "answer.api.next_s",
     "answer.server_choice",
     "answer.cache_weights",
     "output.",
@@ -70,7 +65,6 @@ ANSWER_KEYS = {
     "system",
     "thinking",
     "encode",
-    "api",
     "incremental",
     "memory",
     "max_tokens",
@@ -93,7 +87,7 @@ def run_fingerprint(config: Config) -> dict[str, str] | None:
     tables = config.model_dump(mode="json", include=set(Config.model_fields))
     for name, section in config.sections().items():
         if section.changes_answers:
-            tables[name] = section.model_dump(mode="json")
+            tables[name] = section.model_dump(mode="json", exclude=set(section.without_effect))
     settings = {
         key: json.dumps(value)
         for key, value in _leaves(tables)
@@ -136,11 +130,10 @@ def model_fingerprint(name: str | None) -> str:
 
 
 def weights_of(config: Config) -> str:
-    """Return the fingerprint of the configured model's files; for a model at a server, the server's URL."""
-    url = config.answer.api.url
-    if url is None:
+    """Return the fingerprint of the configured model's files; for a model of another program, that one's address."""
+    if config.model_key is None:
         return model_fingerprint(config.answer.model)
-    return f"served at {url}"
+    return f"served at {config.value(config.model_key)}"
 
 
 def source_fingerprint(address: str) -> str | None:
@@ -177,7 +170,7 @@ def _episode(address: str) -> str | None:
 def _model(config: Config) -> str:
     """Return the model by its files if they are on this machine, else by its name on the hub or at its server."""
     name = config.answer.model
-    if config.answer.api.url is not None:
+    if config.model_key is not None:
         return f"{name} {weights_of(config)}"
     folder = bundled_model_path() if name is None else local_folder(name)
     if folder is None:
@@ -230,7 +223,10 @@ def answer_provenance(config: Config) -> str:
     settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS})
     name = config.answer.model
     threads = 1
-    if config.answer.api.url is None:
+    if config.model_key is not None:
+        section = config.model_key.partition(".")[0]
+        settings[section] = config.sections()[section].shown().model_dump(mode="json")
+    else:
         import torch
 
         name = _absolute_name(name)
@@ -250,7 +246,7 @@ def parse_provenance(text: str) -> AnswerProvenance:
 def config_of(provenance: AnswerProvenance) -> Config:
     """Return the configuration of an answer stage that gives the same answers. Raises RecordingError."""
     try:
-        return Config.model_validate_json(json.dumps(provenance.settings))
+        return Config.decode(json.dumps(provenance.settings))
     except ValueError as error:
         reason = str(error).splitlines()[-1].strip()
         raise RecordingError(

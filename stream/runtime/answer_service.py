@@ -67,8 +67,8 @@ class AnswerService:
         self._threads = answer_threads(exclusive=lockstep and config.answer.model is not None)
         self._runs = runs
         self._model_loader = model_loader
-        # A model behind an API needs no torch, which a forked process has.
-        self._forks = forks if config.answer.api.url is None else None
+        # A model of another program needs no torch, which a forked process has.
+        self._forks = forks if config.model_key is None else None
         self._lock = threading.Lock()
         self._holders: dict[int, tuple[RunControl | None, deque[Restarted]]] = {}
         self._supervisor: ProcessSupervisor | None = None
@@ -214,7 +214,7 @@ def early_answers(config: Config) -> Iterator[AnswerService | None]:
         return
     lockstep = config.pipeline.answers == "lockstep" and not config.capture.realtime
     with ExitStack() as stack:
-        if config.answer.api.url is None:
+        if config.model_key is None:
             forks = ForkServer.split_off()
         else:
             forks = None

@@ -54,7 +54,7 @@ def main() -> int:
     ended = threading.Event()
 
     config = Config.decode(worker.config)
-    if config.answer.api.url is None:
+    if config.model_key is None:
         import torch
 
         from arr_coc.qwen.convert_dtype import trim_heap

@@ -211,7 +211,7 @@ def model_cuda_device(config: Config) -> int | None:
     import torch
 
     kind, _, number = config.answer.device.partition(":")
-    if config.answer.uses_server or kind not in ("auto", "cuda") or not torch.cuda.is_available():
+    if config.uses_server or kind not in ("auto", "cuda") or not torch.cuda.is_available():
         return None
     if number.isdigit():
         return int(number)
@@ -271,7 +271,7 @@ def _zone_options(config: Config) -> ZoneOptions | None:
 def _group_options(config: Config) -> GroupOptions | None:
     """Return None if no groups of pictures are kept, by any model."""
     memory = config.answer.memory
-    if not config.answer.keeps_groups:
+    if not config.keeps_groups:
         return None
     return GroupOptions(memory.tokens, memory.seconds, memory.frames, memory.patch)
 
@@ -322,9 +322,9 @@ def _schedule_policy(
         connect_limit_s=None if answer.server in (None, ASSIGNED_SERVERS) else config.capture.open_timeout_s,
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
-        memory=answer.keeps_groups,
-        memory_required=answer.requires_groups,
-        idle_share=answer.memory.idle_share(LOCKSTEP_SHARE) if answer.keeps_groups else 0.0,
+        memory=config.keeps_groups,
+        memory_required=config.requires_groups,
+        idle_share=answer.memory.idle_share(LOCKSTEP_SHARE) if config.keeps_groups else 0.0,
         watches=tuple(watch_rules(watch, watches.by_name.get(watch.name)) for watch in config.watch),
         watches_only=config.watches_only,
         matches=watches.matches,

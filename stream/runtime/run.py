@@ -13,7 +13,8 @@ from msgspec.structs import asdict, replace
 
 from arr_coc.errors import ArrCocError, StoreError
 from arr_coc.types import NS_PER_S
-from stream.answer.model import CONFIGURED, check_watches, model_name
+from stream.answer.loading import model_name
+from stream.answer.model import CONFIGURED, check_watches
 from stream.answer.standing import watch_of
 from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
@@ -242,7 +243,6 @@ class Run:
         Closing the iterator stops everything. After the summary of a failed run, raises its error: StageDied, which
         names the stage, or the error that the user can fix.
         """
-        answer = self.config.answer
         with self._stack:
             yield Started(
                 source=self.source_info.name,
@@ -251,7 +251,7 @@ class Run:
                 backend=self.backend,
                 kernel=self.kernel,
             )
-            if answer.uses_server:
+            if self.config.uses_server:
                 verb = "connecting to"
             else:
                 verb = "loading"

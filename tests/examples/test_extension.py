@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from tests.support.http_server import LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,9 +69,38 @@ def test_its_filter_changes_the_answers_in_every_output(site: Path, tmp_path: Pa
     assert (tmp_path / "a.vtt").read_text().split()[-1] == words[-1].replace(last, "***")
 
 
+class CountingHandler(QuietHandler, BaseHTTPRequestHandler):
+    """Answers a line of CSV with its question, in capitals; notes the lines."""
+
+    lines: ClassVar[list[list[str]]] = []
+
+    def do_POST(self) -> None:
+        (line,) = csv.reader([self.content().decode()])
+        self.lines.append(line)
+        self.send_whole(200, line[0].upper().encode())
+
+
+def test_its_model_answers(site: Path, tmp_path: Path) -> None:
+    with LoopbackServer(CountingHandler) as server:
+        options = ("--csv-server", server.address, "-q", "what, and where?", "--budget", "30")
+        result = program(site, tmp_path, "caption", "ball:3", "-o", "a.csv", *options)
+        refused = program(site, tmp_path, "caption", "ball:3", *options, "--until", "is there a ball?")
+    assert result.returncode == 0, result.stderr
+    _, *answers = csv.reader((tmp_path / "a.csv").read_text().splitlines())
+    assert answers == [[second, "WHAT, AND WHERE?", "30"] for second in ("0.0", "2.0", "2.9")]
+    assert CountingHandler.lines[0] == ["what, and where?", "0.0", "30"]
+    assert len(CountingHandler.lines) == 3
+    assert "the server has no probabilities of yes and no; leave watches out" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (("caption", "ball:3", "--csv-server", "x"), "error: 'x' is no address of a server; write http://HOST:PORT"),
+        (
+            ("caption", "ball:3", "--csv-server", "http://h", "--api", "http://h"),
+            "answers come from one server; leave out --api or --csv-server",
+        ),
         (("caption", "ball:x"), "error: 'ball:x' has no length in seconds; write for example ball:5"),
         (("caption", "ball:3", "--csv-delimiter", ";;"), "error: --csv-delimiter should have at most 1 character"),
         (("caption", "ball:3", "--set", "csv.delimitr=;"), "unknown key csv.delimitr; did you mean csv.delimiter?"),
@@ -99,6 +132,11 @@ def test_mistakes_are_reported_as_those_of_the_program(
         (
             "from stream.extension import Extension\nEXTENSION = Extension(name='otlp')",
             "arr-coc-csv has an extension otlp, and so has another package; repair it",
+        ),
+        (
+            "from stream.extension import Extension, ModelType\n"
+            "EXTENSION = Extension(name='csv', models=(ModelType(key='csv.url', option='-', name='', load=''),))",
+            "the extension csv of arr-coc-csv cannot be loaded: its section has no key csv.url; repair it",
         ),
     ],
 )

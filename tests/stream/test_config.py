@@ -90,6 +90,10 @@ def test_none_switches_off_what_may_be_off() -> None:
             "pipeline; those of extensions: docs/configuration.md",
         ),
         ("output.mqtt_name", "there: unknown key output.mqtt_name; did you mean mqtt.name?"),
+        ("answer.api.url", "there: unknown key answer.api.url; did you mean api.url?"),
+        ("answer.api.extra.top_k", "there: unknown key answer.api.extra.top_k; did you mean api.extra?"),
+        ("answer.api.pictre", "there: unknown key answer.api.pictre; did you mean api.picture?"),
+        ("answer.api", "there: unknown key answer.api; did you mean api.url?"),
         ("output.otlp", "there: unknown key output.otlp; did you mean otlp.url?"),
         ("texture.cut", "there: texture.cut is a section, not a value; its keys are enabled"),
     ],
@@ -223,7 +227,7 @@ def test_options_beyond_the_model_are_refused_with_the_remedy(options: list[str]
     ],
 )
 def test_a_memory_is_kept_if_it_can_be(options: list[str], keeps_memory: bool) -> None:
-    assert run_config(*options).answer.keeps_groups is keeps_memory
+    assert run_config(*options).keeps_groups is keeps_memory
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from PIL import Image
 from arr_coc.texture.polygons import box_polygon, touched_samples
 from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
-from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig
+from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
 from stream.events import AskedPicture, Summary
+from stream.extensions.api.section import ApiSection
 from stream.extensions.heatmap.section import HeatmapSection
 from stream.monitor.health import RunMonitor
 from stream.runtime.frame_stages import run_in_threads
@@ -197,13 +198,14 @@ def test_a_frame_process_masks_as_well(source: str) -> None:
 def test_a_server_with_an_api_gets_nothing_of_it(picture: str, source: str) -> None:
     for zones, is_visible in (({}, True), ({"hidden": HIDDEN}, False)):
         with FakeApiServer() as server:
-            api = ApiConfig.model_validate({"url": server.url, "picture": picture})
+            api = ApiSection.model_validate({"url": server.url, "picture": picture})
             config = Config(
                 source=source,
                 capture=CaptureConfig(max_frames=3),
-                answer=AnswerConfig(api=api, encode="picture", every_s=0.2, model="m"),
+                answer=AnswerConfig(encode="picture", every_s=0.2, model="m"),
                 zones=zones,
                 pipeline={"single_process": True},  # type: ignore[arg-type]
+                api=api,
             )
             list(run_in_threads(config).run())
             pictures = [image[..., ::-1] for request in range(len(server.bodies)) for image in server.pictures(request)]

@@ -1,6 +1,6 @@
-"""Answers as CSV, words that are hidden in them, a bouncing ball as a source, and a command that counts answers."""
+"""Answers as CSV and a filter of them, a bouncing ball, a model that is asked in CSV, and a command that counts."""
 
-from stream.extension import CommandType, Extension, SinkType, SourceType
+from stream.extension import CommandType, Extension, ModelType, SinkType, SourceType
 
 EXTENSION = Extension(
     name="csv",
@@ -13,6 +13,14 @@ EXTENSION = Extension(
             prefixes=("ball:",),
             check="arr_coc_csv.source:seconds_of",
             open="arr_coc_csv.source:BallSource",
+        ),
+    ),
+    models=(
+        ModelType(
+            key="csv.server",
+            option="--csv-server",
+            name="arr_coc_csv.section:model_name",
+            load="arr_coc_csv.model:CsvModel",
         ),
     ),
     answer_filter="arr_coc_csv.filter:HiddenWords.of",

@@ -22,9 +22,9 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.texture.regions import overview_regions
 from arr_coc.types import FrameStamp, TokenPacket, time_text
 from arr_coc.video.picture_allocator import PictureAllocator
-from stream.answer.api.packet_pictures import packet_part
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
+from stream.extensions.api.packet_pictures import packet_part
 from stream.sources.factory import open_source
 
 REQUESTS = Path(__file__).parent / "golden" / "requests.json"

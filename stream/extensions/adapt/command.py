@@ -101,7 +101,7 @@ def _check(clips: Sequence[str], model: str | None, question: str | None) -> Non
     """Raise SourceError, ModelError and OptionError if a clip, the model or the questions cannot be used, before
     anything is loaded."""
     from arr_coc.adaptation.questions import read_question_file
-    from stream.answer.model import model_name
+    from stream.answer.loading import model_name
     from stream.config import CaptureConfig, Config, NetworkConfig
     from stream.sources.address import STDIN, is_live_address, redacted
     from stream.sources.factory import check_source

@@ -57,13 +57,15 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
 
 
 def _extras() -> list[Extra]:
-    """Return the extras of sinks and sources, and those that other parts need."""
-    from stream.options.extra import API, RAY
+    """Return the extras of sinks, sources and models, and the one that a fleet needs."""
+    from stream.extension.registry import extensions
+    from stream.options.extra import RAY
     from stream.sinks.types import sink_types
     from stream.sources.types import source_types
 
     extras = [kind.extra for kind in sink_types()] + [kind.extra for kind in source_types()]
-    return list(dict.fromkeys([*filter(None, extras), RAY, API]))
+    models = [kind.extra for extension in extensions() for kind in extension.models]
+    return list(dict.fromkeys(filter(None, [*extras, RAY, *models])))
 
 
 def all_needed_work(checks: Sequence[DiagnosticCheck]) -> bool:

@@ -93,7 +93,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     load = load_of(config)
     visual = load.visual_tokens
     request_tokens = load.prompt_tokens
-    if not config.answer.requires_groups:  # a memory is fitted to the context
+    if not config.requires_groups:  # a memory is fitted to the context
         request_tokens = visual + load.other_tokens
     if spec.known_world:
         limitation = f"; only knows {spec.known_world}"
@@ -117,7 +117,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "broken", f"{error.problem} ({size})", error.remedy)
     if request_tokens > spec.context_tokens:
         too_short = f"{finding}: too short for the {request_tokens} tokens of frame, question and answer"
-        if config.answer.requires_groups:
+        if config.requires_groups:
             remedy = "lower answer.memory.tokens"
         else:
             remedy = "lower --budget"
@@ -223,11 +223,11 @@ def load_of(config: Config, streams: int = 1) -> Workload:
         visual_tokens=frame_tiles if answer.encode in SHOWS_ALL_TILES else visual,
         other_tokens=other,
         encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else frame_tiles,
-        kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or answer.keeps_groups else 0.0,
+        kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or config.keeps_groups else 0.0,
         streams=streams,
-        memory_tokens=answer.memory.tokens if answer.keeps_groups else 0,
+        memory_tokens=answer.memory.tokens if config.keeps_groups else 0,
         memory_frames=answer.memory.frames,
-        reads_ahead=answer.keeps_groups and answer.memory.frames == 1 and answer.memory.idle != 0,
+        reads_ahead=config.keeps_groups and answer.memory.frames == 1 and answer.memory.idle != 0,
     )
 
 

@@ -141,10 +141,9 @@ ANSWERED_BY = {*ANSWER_KEYS, "model", "allocator", "slots"}
 def answering_options(config: Config) -> str | None:
     """Return the options of a camera's answer process; one process may serve cameras with equal options. None if a
     camera's answer server is elsewhere, or its separate process asks one over the network."""
-    answer = config.answer
-    if answer.uses_server:
+    if config.uses_server:
         return None
-    return json.dumps(answer.model_dump(mode="json", include=ANSWERED_BY), sort_keys=True)
+    return json.dumps(config.answer.model_dump(mode="json", include=ANSWERED_BY), sort_keys=True)
 
 
 def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:

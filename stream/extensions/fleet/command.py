@@ -97,7 +97,7 @@ def fleet(
         base = [ConfigLayer("fleet", REALTIME), *fleet_file.common, *layers]
         try:
             config = options.configuration(base=base)
-            if vllm is not None and not config.answer.uses_server:
+            if vllm is not None and not config.uses_server:
                 config = options.configuration(base=[*base, _vllm_layer(config, vllm.place)])
             configs[name] = config
         except ConfigError as error:
@@ -130,7 +130,7 @@ def _vllm_layer(config: Config, place: VllmPlace) -> ConfigLayer:
     from stream.config_loading import ConfigLayer
 
     model = config.answer.model or str(bundled_model_path())
-    values = {"answer.api.url": place.url, "answer.api.picture": "tokens", "answer.model": model}
+    values = {"api.url": place.url, "api.picture": "tokens", "answer.model": model}
     return ConfigLayer("--engine vllm", values)
 
 
@@ -246,7 +246,7 @@ def _server_of(cameras: Sequence[NamedCamera], vllm: VllmChoice) -> VllmServer |
     """Return the vLLM server of the cameras that name its address; None if none does. Raises ConfigError."""
     from stream.extensions.fleet.vllm import VllmServer
 
-    configs = [camera.config for camera in cameras if camera.config.answer.api.url == vllm.place.url]
+    configs = [camera.config for camera in cameras if camera.config.value("api.url") == vllm.place.url]
     if configs:
         return VllmServer(configs, vllm.settings, vllm.place)
     return None

@@ -31,11 +31,10 @@ from typing import IO
 
 from pydantic import Field
 
-from stream.answer.api.address import ApiAddress
 from stream.config import Config, Section, is_local
 from stream.control import RunControl
-from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.options.extra import API
+from stream.errors import ConfigError, StageDied
+from stream.extension.registry import model_type_of
 from stream.sources.timing import Backoff
 from stream.untrusted import replace_surrogates
 
@@ -51,9 +50,6 @@ DEATHS_MAX = 5
 
 LIVED_S = 60.0
 """Life after which a death does not count as one of several in a row."""
-
-LISTED_S = 5.0
-"""Time limit of a list of models while the server starts."""
 
 LINES_KEPT = 200
 LINE_BYTES_MAX = 4096
@@ -132,7 +128,10 @@ class VllmServer:
     """
 
     def __init__(self, configs: Sequence[Config], settings: VllmSettings, place: VllmPlace) -> None:
-        API.require("--engine vllm")
+        model_type = model_type_of(configs[0])
+        assert model_type is not None
+        if model_type.extra is not None:
+            model_type.extra.require("--engine vllm")
         path = shutil.which(os.path.expanduser(settings.command))
         if path is None:
             raise ConfigError(
@@ -143,7 +142,7 @@ class VllmServer:
         if len(models) > 1:
             raise ConfigError(
                 f"--engine vllm serves one model, and the cameras have {', '.join(models)}; give -m, or the cameras of "
-                "another model an answer.api.url"
+                "another model an api.url"
             )
         plain = all(config.network.plain_tcp for config in configs)
         if not plain and not is_local(f"tcp://{place.host}:{place.port}"):
@@ -152,7 +151,9 @@ class VllmServer:
             )
         self.place = place
         self._settings = settings
-        self._address = ApiAddress.of(configs[0])
+        model_type.name_of(configs[0])  # checks the key
+        self._config = configs[0]
+        self._model_type = model_type
         frames = max(config.answer.memory.frames for config in configs)
         self._command = [path, *serve_arguments(models[0], frames, place), *settings.options]
         self._process: subprocess.Popen[bytes] | None = None
@@ -187,23 +188,20 @@ class VllmServer:
 
     def _wait(self) -> None:
         """Wait until the server lists its model."""
-        from stream.answer.api.connection import ApiConnection, ApiLimits
-
-        limits = ApiLimits(LISTED_S, LISTED_S, LISTED_S, LISTED_S)
         until_s = time.monotonic() + self._settings.start_s
-        with contextlib.closing(ApiConnection(self._address, limits)) as connection:
-            while not self._ended.wait(POLL_S):
-                with contextlib.suppress(ConnectionRefused):
-                    if connection.models():
-                        self._ready.set()
-                        return
-                if time.monotonic() > until_s:
-                    raise StageDied(
-                        "vllm",
-                        f"it lists no model within {self._settings.start_s:g} s; raise [vllm] start_s, or see what "
-                        "--debug logs of it",
-                    )
-        raise StageDied("vllm", self._reason)
+
+        def goes_on() -> bool:
+            if time.monotonic() > until_s:
+                raise StageDied(
+                    "vllm",
+                    f"it lists no model within {self._settings.start_s:g} s; raise [vllm] start_s, or see what "
+                    "--debug logs of it",
+                )
+            return not self._ended.wait(POLL_S)
+
+        if not self._model_type.wait_for_program(self._config, goes_on):
+            raise StageDied("vllm", self._reason)
+        self._ready.set()
 
     @property
     def _reason(self) -> str:
@@ -244,8 +242,9 @@ class VllmServer:
         environment = dict(os.environ)
         if self.place.ray is not None:
             environment["RAY_ADDRESS"] = self.place.ray
-        if self._address.key is not None:
-            environment["VLLM_API_KEY"] = self._address.key
+        key = os.environ.get(self._config.value("api.key_env"), "").strip()
+        if key:
+            environment["VLLM_API_KEY"] = key
         self._last_lines.clear()
         self._process = process = subprocess.Popen(
             [sys.executable, "-I", "-c", FOLLOW_PARENT, *self._command],

@@ -24,6 +24,7 @@ from stream.answer.filters import Continuation, FinishedAnswer, PriorGlance, Rec
 from stream.config import Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance, ShadowCheck
+from stream.extension.registry import model_type_of
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
@@ -333,8 +334,9 @@ def _obstacle(config: Config) -> str | None:
             "--resume needs answers that do not build on what earlier ones left in memory: "
             "give --encode sparse instead of incremental"
         )
-    if config.answer.api.url is not None and config.answer.memory.frames > 1:
-        return "--resume needs answers about one frame each from --api: leave answer.memory.frames at 1"
+    model_type = model_type_of(config)
+    if model_type is not None and config.answer.memory.frames > 1:
+        return f"--resume needs answers about one frame each from {model_type.option}: leave answer.memory.frames at 1"
     if config.watch:
         return "--resume is incompatible with watches and --until: a journal has no yes/no checks"
     if config.source == "-":

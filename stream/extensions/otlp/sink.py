@@ -19,6 +19,7 @@ from stream import logs
 from stream.config import Config
 from stream.events import AnswerPoint, Event, FrameReady, Started
 from stream.extension import SinkOpening
+from stream.extension.registry import model_type_of
 from stream.extensions.otlp.endpoint import traces_url
 from stream.extensions.otlp.section import OtlpSection
 from stream.extensions.otlp.spans import AnswerTrace, FrameTimes
@@ -116,11 +117,12 @@ class OtlpSink(Sink):
     def _attributes(self, answer: AnswerPoint) -> dict[str, str | int | float | bool]:
         """Return the attributes of an answer: the semantic conventions for generative AI, and this program's own."""
         settings = self._config.answer
+        model_type = model_type_of(self._config)
         timing = answer.timing
         assert timing is not None
         attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "arr_coc" if settings.api.url is None else "openai",
+            "gen_ai.provider.name": "arr_coc" if model_type is None else model_type.provider,
             "gen_ai.request.model": self._model,
             "gen_ai.request.max_tokens": settings.max_tokens,
             "gen_ai.request.temperature": settings.temperature,

@@ -330,7 +330,7 @@ def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: st
     """
     name = config.answer.model
     opened = None
-    if config.answer.api.url is None:
+    if config.model_key is None:
         import torch
 
         torch.set_num_threads(min(provenance.threads, os.cpu_count() or 1))

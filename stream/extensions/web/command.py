@@ -98,7 +98,7 @@ def _serve(config: Config) -> int:
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
-        if config.answer.uses_server:
+        if config.uses_server:
             answers = None
         else:
             answers = AnswerService(config, runs=1, forks=forks)
@@ -143,13 +143,15 @@ def _model_choices(config: Config) -> list[ModelChoice]:
 
     A folder is shown by its name alone, unless another one has that name. Raises ModelError for an unusable one.
     """
-    from stream.answer.model import model_name, model_world
-    from stream.config import ApiConfig
+    from stream.answer.loading import model_name
+    from stream.answer.model import model_world
     from stream.extensions.web.comparison.messages import NO_ALLOCATOR, ModelChoice
 
+    if config.uses_server:
+        config = config.with_values({"answer.model": None, "answer.allocator": None})
+    if config.model_key is not None:
+        config = config.with_values({config.model_key: None})
     run_answer = config.answer
-    if run_answer.uses_server:
-        run_answer = run_answer.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
     pairs = [_model_and_allocator(text, run_answer.model) for text in config.value("web.compare")]
     choices: dict[str, ModelChoice] = {}
     for model, allocator in dict.fromkeys([(run_answer.model, run_answer.allocator), *pairs]):

@@ -13,7 +13,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies import pictures
 from evaluation.strategies.base import Ask, Budget, Reply
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
-from stream.answer.api.pictures import COMPOSITE, PART, WHOLE
+from stream.extensions.api.pictures import COMPOSITE, PART, WHOLE
 from tests.support.evaluation import ask
 from tests.support.models import tiny_qwen
 

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from stream.cli import main
-from stream.config import AnswerConfig, ApiConfig, Config, NetworkConfig
+from stream.config import AnswerConfig, Config, NetworkConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, StageDied
+from stream.extensions.api.section import ApiSection
 from stream.extensions.fleet import vllm
 from stream.extensions.fleet.vllm import VllmPlace, VllmServer, VllmSettings
 from tests.support.children import own_children
@@ -115,8 +116,8 @@ def test_invalid_settings_are_refused_in_one_line(
 
 
 def served(place: VllmPlace, **answer: Any) -> Config:
-    api = ApiConfig(url=place.url, picture="tokens")
-    return Config(source="scene:demo", answer=AnswerConfig(**{"model": "a", "api": api, **answer}))
+    api = ApiSection(url=place.url, picture="tokens")
+    return Config(source="scene:demo", answer=AnswerConfig(**{"model": "a", **answer}), api=api)
 
 
 def test_a_camera_of_another_model_needs_its_own_server(command: str) -> None:

@@ -23,7 +23,6 @@ from stream.answer.filters import PriorGlance, RecalledAnswer
 from stream.cli import main
 from stream.config import (
     AnswerConfig,
-    ApiConfig,
     CaptureConfig,
     Config,
     MemoryConfig,
@@ -34,6 +33,7 @@ from stream.config import (
 from stream.control import INTERRUPTED, RunControl
 from stream.errors import ResumeError
 from stream.events import Answer, Glance
+from stream.extensions.api.section import ApiSection
 from stream.extensions.journal.journal import MAGIC, Journal, could_continue, journal_for, journal_path
 from stream.recording.log import FRAMING
 from stream.runtime.frame_stages import run_in_threads
@@ -307,9 +307,10 @@ ROOT = Path(__file__).resolve().parents[3]
 FRAMES = 30
 
 
-SEVERAL_PICTURES = AnswerConfig(
-    api=ApiConfig(url="http://127.0.0.1:1/v1"), encode="picture", memory=MemoryConfig(frames=2)
-)
+SEVERAL_PICTURES = {
+    "answer": AnswerConfig(encode="picture", memory=MemoryConfig(frames=2)),
+    "api": ApiSection(url="http://127.0.0.1:1/v1"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +336,7 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
         ({"pipeline": PipelineConfig(answers="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
-        ({"answer": SEVERAL_PICTURES}, "--api: leave answer.memory.frames at 1"),
+        (SEVERAL_PICTURES, "--api: leave answer.memory.frames at 1"),
         ({"watch": (WatchConfig(question="is it?"),)}, "a journal has no yes/no checks"),
         ({"source": "-"}, "cannot read standard input twice"),
         ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live source twice"),

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stream.answer.api import text as api_text
 from stream.answer.text_model import STATEMENT_TOKENS
 from stream.cli import main
 from stream.commands.outcome import BAD_INPUT, FAILED
+from stream.extensions.api import text as api_text
 from stream.extensions.past import recap as recapping
 from stream.extensions.past.commands.search import NOTHING_FOUND, local_time
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server, event, hang, refuse, speak_for_ever
@@ -114,7 +114,7 @@ def test_a_server_that_fails_again_and_again_ends_the_recap(
 ) -> None:
     monkeypatch.setattr(api_text, "time", SimpleNamespace(sleep=lambda _: None))
     server.behaviour = behaviour
-    limit = ["--set", "answer.api.first_s=0.2"]
+    limit = ["--set", "api.first_s=0.2"]
     assert main(["recap", *SINCE, "--camera", "door", "--api", server.url, *limit]) == FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line

@@ -17,7 +17,6 @@ from stream.cli import main
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
-    ApiConfig,
     CaptureConfig,
     Config,
     GlanceConfig,
@@ -39,6 +38,7 @@ from stream.events import (
     Summary,
     YesNoResult,
 )
+from stream.extensions.api.section import ApiSection
 from stream.extensions.shadow.budget import LOW
 from stream.extensions.shadow.section import ShadowSection
 from stream.monitor.statistics import RunStatistics
@@ -431,10 +431,10 @@ def test_a_model_server_is_asked_with_the_whole_view_and_compares_as_well() -> N
             answer=AnswerConfig(
                 encode="picture",
                 model=api_server.MODEL,
-                api=ApiConfig(url=server.url),
                 every_s=0.25,
             ),
             shadow=ShadowSection(every=1, compare="meaning", agree=0.5),
+            api=ApiSection(url=server.url),
         )
         checks = [event for event in run_in_threads(config).run() if isinstance(event, ShadowCheck)]
         areas = [picture.shape[0] * picture.shape[1] for at in range(3) for picture in server.pictures(at)]

@@ -18,8 +18,9 @@ import stream.extensions.web.command as command
 from arr_coc.hub import bundled_model_path
 from arr_coc.model import ARRCOCQwen
 from stream.cli import main
-from stream.config import AnswerConfig, ApiConfig, Config
+from stream.config import AnswerConfig, Config
 from stream.control import RunControl
+from stream.extensions.api.section import ApiSection
 from stream.extensions.past.section import PastSection
 from stream.extensions.web.section import WebSection
 from stream.extensions.web.sources import ChosenSource, OfferedSource
@@ -72,12 +73,12 @@ def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) 
     choices = command._model_choices(Config(web=web))
     assert [choice.name for choice in choices[1:]] == ["tuned", str(folders[1]), "owner/model"]
     assert [choice.model for choice in choices] == [None, *map(str, folders), "owner/model"]
-    api = ApiConfig(url="http://127.0.0.1:9/v1")
-    for remote_answer in (
-        AnswerConfig(server="tcp://10.0.0.2:5555"),
-        AnswerConfig(api=api, model="gpt", encode="picture"),
+    api = ApiSection(url="http://127.0.0.1:9/v1")
+    for remote_config in (
+        Config(answer=AnswerConfig(server="tcp://10.0.0.2:5555")),
+        Config(answer=AnswerConfig(model="gpt", encode="picture"), api=api),
     ):
-        assert [choice.model for choice in command._model_choices(Config(answer=remote_answer))] == [None]
+        assert [choice.model for choice in command._model_choices(remote_config)] == [None]
 
 
 def trained_allocator(folder: Path) -> Path:

@@ -69,5 +69,5 @@ def test_boxes_of_a_composite_are_reported_once_and_not_placed() -> None:
     reader = DetectionReader(None)
     (notice,) = read(reader, BOX, extent=None)
     assert isinstance(notice, Notice)
-    assert (notice.code, "answer.api.picture = scaled" in notice.message) == (BOXES_NOWHERE, True)
+    assert (notice.code, "api.picture = scaled" in notice.message) == (BOXES_NOWHERE, True)
     assert read(reader, BOX, extent=None) == []

@@ -13,7 +13,8 @@ from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, Option
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import CONFIGURED, load_answer_model, model_name
+from stream.answer.loading import model_name
+from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import answer_reply
 from stream.config import AnswerConfig, Config

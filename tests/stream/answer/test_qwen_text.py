@@ -10,7 +10,10 @@ from arr_coc.errors import ContextLengthError, ModelNotFound
 from stream.answer.qwen_text import TEMPLATE_TOKENS, QwenTextModel
 from stream.answer.text import load_text_model
 from stream.answer.text_model import STATEMENT_TOKENS
-from stream.config import AnswerConfig, ApiConfig, Config
+from stream.config import AnswerConfig, Config
+from stream.errors import ConfigError
+from stream.extension import ModelType
+from stream.extensions.api.section import ApiSection
 from tests.support.api_server import api_server
 from tests.support.models import tiny_folder
 
@@ -45,9 +48,15 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
         load_text_model(Config(answer=AnswerConfig(model=str(tmp_path / "none"))))
 
 
+def test_a_model_about_pictures_only_is_refused() -> None:
+    model_type = ModelType(key="eyes.url", option="--eyes", name="eyes:name", load="eyes:load")
+    with pytest.raises(ConfigError, match="a model of --eyes answers about pictures only; leave --eyes out"):
+        model_type.load_text_model(Config())
+
+
 def test_a_server_is_asked_if_one_is_named() -> None:
     with api_server() as server:
-        text_model = load_text_model(Config(answer=AnswerConfig(encode="picture", api=ApiConfig(url=server.url))))
+        text_model = load_text_model(Config(answer=AnswerConfig(encode="picture"), api=ApiSection(url=server.url)))
         assert text_model.complete("What?") == "a red circle"
         assert text_model.count_tokens("ü" * 3) == 2
     assert (text_model.name, text_model.known_world, text_model.prompt_tokens) == ("tiny", None, 4096)

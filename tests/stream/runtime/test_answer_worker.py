@@ -20,10 +20,11 @@ import pytest
 from arr_coc.errors import ModelNotFound, OptionError
 from arr_coc.hub import bundled_model_path
 from stream.cli import main
-from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, NetworkConfig, PipelineConfig
+from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
+from stream.extensions.api.section import ApiSection
 from stream.extensions.metrics.section import MetricsSection
 from stream.extensions.record.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.extensions.record.section import RecordSection
@@ -505,9 +506,9 @@ def test_its_metrics_are_there_from_before_the_model_is_loaded_to_the_end(
 
 def test_several_cameras_share_a_server_with_an_api(endpoint: str) -> None:
     with api_server() as server:
-        api = AnswerConfig(encode="picture", model=MODEL, api=ApiConfig(url=server.url))
+        config = Config(answer=AnswerConfig(encode="picture", model=MODEL), api=ApiSection(url=server.url))
         control, ready = RunControl(), threading.Event()
-        serving = threading.Thread(target=serve_answers, args=(Config(answer=api), endpoint, ready.set, control))
+        serving = threading.Thread(target=serve_answers, args=(config, endpoint, ready.set, control))
         serving.start()
         try:
             assert ready.wait(LIMIT_S)

@@ -152,7 +152,7 @@ class FrameActor:
                 "install the same version on every node"
             )
         config = self._continuity.next_config()
-        if not config.answer.uses_server:  # the fleet assigns servers, which load the model
+        if not config.uses_server:  # the fleet assigns servers, which load the model
             answer = config.answer.model_copy(update={"server": ASSIGNED_SERVERS, "model": None})
             config = config.model_copy(update={"answer": answer})
         self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())

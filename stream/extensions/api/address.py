@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from stream.config import Config, is_local
 from stream.errors import ConfigError
-from stream.options.extra import API
+from stream.extensions.api.section import ApiSection
 
 CHAT = "/chat/completions"
 
@@ -26,12 +26,12 @@ class ApiAddress:
 
     @classmethod
     def of(cls, config: Config) -> ApiAddress:
-        """Return the address that `answer.api.url` gives, with the key that the environment holds.
+        """Return the address that `api.url` gives, with the key that the environment holds.
 
         Raises ConfigError if the address is invalid, or the key could be read on its way.
         """
-        api = config.answer.api
-        url = config.answer.api.url or ""
+        api = ApiSection.of(config)
+        url = api.url or ""
         parts = _split(url)
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{_without_userinfo(url)!r} is no address of a server; write http://HOST:PORT/v1")
@@ -72,8 +72,7 @@ def _without_userinfo(text: str) -> str:
 def served_name(config: Config) -> str:
     """Return the name of a model behind an API, as shown to users.
 
-    Raises ConfigError if the server cannot be used: a library is missing, or the address or the key is invalid.
+    Raises ConfigError if the address or the key is invalid.
     """
-    API.require("--api")
     address = ApiAddress.of(config)
     return f"{config.answer.model or 'the model'} at {address.base}"

@@ -14,10 +14,11 @@ from arr_coc.layer_weights import serialize_realiser
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.types import FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket, time_text
-from stream.answer.api.model import ApiAnswerModel, load_api_model
-from stream.answer.api.tokens import ApiTokens, shown_frames, tokens_of
-from stream.config import AnswerConfig, ApiConfig, Config, MemoryConfig
+from stream.config import AnswerConfig, Config, MemoryConfig
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused
+from stream.extensions.api.model import ApiAnswerModel, load_api_model
+from stream.extensions.api.section import ApiSection
+from stream.extensions.api.tokens import ApiTokens, shown_frames, tokens_of
 from tests.support import api_server as fake
 from tests.support.answer_models import OneClient
 from tests.support.api_server import FakeApiServer, api_server
@@ -35,8 +36,8 @@ def server() -> Iterator[FakeApiServer]:
 
 
 def config(server: FakeApiServer, **answer: Any) -> Config:
-    api = ApiConfig(url=server.url, picture="tokens")
-    return Config(answer=AnswerConfig(**{"encode": "sparse", "model": fake.MODEL, "api": api, **answer}))
+    api = ApiSection(url=server.url, picture="tokens")
+    return Config(answer=AnswerConfig(**{"encode": "sparse", "model": fake.MODEL, **answer}), api=api)
 
 
 def loaded(server: FakeApiServer, **answer: Any) -> OneClient:
@@ -214,7 +215,7 @@ def test_a_frame_of_a_group_is_packed_once(server: FakeApiServer, monkeypatch: p
         packed.append(packet.stamp.frame_index)
         return tokens_of(packet)
 
-    monkeypatch.setattr("stream.answer.api.model.tokens_of", counted)
+    monkeypatch.setattr("stream.extensions.api.model.tokens_of", counted)
     asking = loaded(server, memory=MemoryConfig(frames=4))
     for frame in group(8, 4):
         remembered(asking.model, asking, frame)

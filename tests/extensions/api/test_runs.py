@@ -11,10 +11,8 @@ import psutil
 import pytest
 
 from arr_coc.hub import bundled_model_path
-from stream.answer.api.address import ApiAddress
 from stream.config import (
     AnswerConfig,
-    ApiConfig,
     CaptureConfig,
     Config,
     MemoryConfig,
@@ -36,6 +34,8 @@ from stream.events import (
     YesNoResult,
 )
 from stream.extension.registry import section_models
+from stream.extensions.api.address import ApiAddress
+from stream.extensions.api.section import ApiSection
 from stream.extensions.record.replay import Replay, answered_by, open_recorded, replay_config
 from stream.extensions.record.section import RecordSection
 from stream.recording.format import Recording
@@ -57,8 +57,9 @@ def server() -> Iterator[FakeApiServer]:
 
 
 def config(server: FakeApiServer, *, output: OutputConfig | None = None, **options: Any) -> Config:
+    options.setdefault("api", ApiSection(url=server.url))
     sections = {name: options.pop(name) for name in section_models().keys() & options.keys()}
-    answer = AnswerConfig(encode="picture", model=fake.MODEL, api=ApiConfig(url=server.url), every_s=0.25)
+    answer = AnswerConfig(encode="picture", model=fake.MODEL, every_s=0.25)
     return Config(
         source="scene:demo",
         capture=CaptureConfig(max_frames=FRAMES),
@@ -177,10 +178,12 @@ def test_a_recorded_run_can_be_replayed_and_holds_no_key(
 
 def test_the_model_is_known_by_its_name_and_its_server() -> None:
     first = Config(
-        source="scene:demo", answer=AnswerConfig(encode="picture", model="a", api=ApiConfig(url="http://h/v1"))
+        source="scene:demo", answer=AnswerConfig(encode="picture", model="a"), api=ApiSection(url="http://h/v1")
     )
     other = first.model_copy(update={"answer": first.answer.model_copy(update={"model": "b"})})
     assert run_fingerprint(first) != run_fingerprint(other)
+    assert run_fingerprint(first) != run_fingerprint(first.with_values({"api.quality": 50}))
+    assert run_fingerprint(first) == run_fingerprint(first.with_values({"api.first_s": 9.0, "api.key_env": "KEY"}))
     assert parse_provenance(answer_provenance(first)).model == "a"
     assert ApiAddress.of(first).base == "http://h/v1"
 
@@ -263,11 +266,11 @@ def test_tokens_of_a_run_reach_the_plugin_and_the_question_chooses_them(server: 
     answer = {
         "encode": "sparse",
         "model": str(bundled_model_path()),
-        "api": ApiConfig(url=server.url, picture="tokens"),
         "memory": MemoryConfig(frames=4),
         "query": "is there a green star?",
     }
-    events = list(run_in_threads(config(server, answer=answer)).run())
+    api = ApiSection(url=server.url, picture="tokens")
+    events = list(run_in_threads(config(server, answer=answer, api=api)).run())
     answers = [event for event in events if isinstance(event, Answer)]
     assert {event.text for event in answers} == {"a red circle"}
     assert len(plugin.requests) == len(answers) >= 8

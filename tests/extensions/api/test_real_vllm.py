@@ -20,9 +20,10 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, GroupPlace, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.suites import named_suite
-from stream.answer.api.model import load_api_model
 from stream.answer.qwen import QwenAnswerModel
-from stream.config import AnswerConfig, ApiConfig, Config, MemoryConfig
+from stream.config import AnswerConfig, Config, MemoryConfig
+from stream.extensions.api.model import load_api_model
+from stream.extensions.api.section import ApiSection
 from tests.support.answer_models import OneClient
 
 URL = os.environ.get("ARR_COC_VLLM_URL")
@@ -35,9 +36,9 @@ LONGEST_S = 300.0
 
 
 def served(frames: int = 1) -> OneClient:
-    api = ApiConfig(url=URL, picture="tokens", yes_no="", first_s=LONGEST_S)
-    answer = AnswerConfig(encode="sparse", api=api, memory=MemoryConfig(frames=frames))
-    config = Config(answer=answer)
+    api = ApiSection(url=URL, picture="tokens", yes_no="", first_s=LONGEST_S)
+    answer = AnswerConfig(encode="sparse", memory=MemoryConfig(frames=frames))
+    config = Config(answer=answer, api=api)
     pipeline = config.pipeline.model_copy(update={"timeout_s": LONGEST_S})
     return OneClient(load_api_model(config.model_copy(update={"pipeline": pipeline})))
 

@@ -13,7 +13,7 @@ import pytest
 
 from arr_coc.errors import OptionError
 from arr_coc.types import FrameStamp, GroupPlace, TileGrid, TokenPacket
-from stream.answer.api.packet_pictures import (
+from stream.extensions.api.packet_pictures import (
     CHUNK,
     PROBE_VERSION,
     SIDE_MAX_TILES,
@@ -25,7 +25,7 @@ from stream.answer.api.packet_pictures import (
     probe_part,
 )
 
-GOLDEN = Path(__file__).parents[4] / "plugins" / "vllm" / "tests" / "golden" / "packet.png"
+GOLDEN = Path(__file__).parents[3] / "plugins" / "vllm" / "tests" / "golden" / "packet.png"
 REGIONS = [(2, 0, 0), (2, 0, 1), (0, 0, 0), (1, 1, 2), (6, 3, 1), (13, 0, 5)]
 UUID = "3adf0061cf0e4249876b84b65edb458f2ac56da4997d777ff811ea36627af2e9"
 

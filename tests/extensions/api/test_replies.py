@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from stream.answer.api.replies import LINE_BYTES_MAX, ChatPiece, events_of, first_bytes, piece_of
+from stream.extensions.api.replies import LINE_BYTES_MAX, ChatPiece, events_of, first_bytes, piece_of
 
 
 def test_an_event_that_is_longer_than_any_answer_is_not_kept() -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from stream.answer.api import address as address_module
-from stream.answer.api.address import ApiAddress, served_name
-from stream.config import AnswerConfig, ApiConfig, Config, NetworkConfig
+from stream.config import Config, NetworkConfig
 from stream.errors import ConfigError
+from stream.extensions.api import API, EXTENSION
+from stream.extensions.api.address import ApiAddress
+from stream.extensions.api.section import ApiSection
 
 KEY = "ARR_COC_API_KEY"
 
@@ -20,7 +21,7 @@ def _without_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(url: str, **network: bool) -> Config:
-    return Config(answer=AnswerConfig(api=ApiConfig(url=url)), network=NetworkConfig(**network))
+    return Config(api=ApiSection(url=url), network=NetworkConfig(**network))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_key_is_not_sent_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ApiAddress.of(config("http://127.0.0.1:8000/v1")).key == "sk-1234"
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_module, "API", replace(address_module.API, libraries=("no_such_library",)))
+def test_a_missing_library_is_named_with_its_extra() -> None:
+    model_type = replace(EXTENSION.models[0], extra=replace(API, libraries=("no_such_library",)))
     with pytest.raises(ConfigError, match=r"needs no_such_library; pip install 'arr-coc-stream\[api\]'"):
-        served_name(config("http://127.0.0.1:8000/v1"))
+        model_type.name_of(config("http://127.0.0.1:8000/v1"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from stream.answer.api.model import CHARS_A_TOKEN_MAX, Served, connect_server
-from stream.answer.api.thoughts import ThoughtFilter
 from stream.answer.model import without_thoughts
 from stream.answer.text_model import STATEMENT_TOKENS
 from stream.config import Config
 from stream.errors import AnswerLost
+from stream.extensions.api.model import CHARS_A_TOKEN_MAX, Served, connect_server
+from stream.extensions.api.thoughts import ThoughtFilter
 
 PROMPT_TOKENS = 4096
 """Longest prompt: the API does not report a model's context, and servers with less are rare."""
@@ -71,5 +71,5 @@ class ApiTextModel:
 
 
 def load_api_text(config: Config) -> ApiTextModel:
-    """Return the model that `answer.api.url` serves. Raises the errors of `connect_server`."""
+    """Return the model that `api.url` serves. Raises the errors of `connect_server`."""
     return ApiTextModel(config, connect_server(config))

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from arr_coc.errors import ModelError
-from stream.answer.api.fields import RequestFields, refused_field
-from stream.answer.api.text import load_api_text
-from stream.config import ApiConfig, Config
+from stream.config import Config
 from stream.config_loading import build_config, layer_from_option
 from stream.errors import ConfigError
-from tests.stream.answer.api.test_model import answer_text, config, loaded, notice, packet
+from stream.extensions.api.fields import RequestFields, refused_field
+from stream.extensions.api.section import ApiSection
+from stream.extensions.api.text import load_api_text
+from tests.extensions.api.test_model import answer_text, config, loaded, notice, packet
 from tests.support import api_server as fake
 from tests.support.api_server import FakeApiServer, api_server
 
@@ -79,11 +80,11 @@ def test_a_refused_field_that_nothing_replaces_has_a_remedy(server: FakeApiServe
     server.behaviour = fake.refuse_fields(
         {"max_completion_tokens": "max_completion_tokens is unknown"} | {"max_tokens": OPENAI_TOKENS}
     )
-    omit = re.escape("""leave the field out with -s 'answer.api.omit=["max_completion_tokens"]'""")
+    omit = re.escape("""leave the field out with -s 'api.omit=["max_completion_tokens"]'""")
     with pytest.raises(ModelError, match=omit):
         answer_text(loaded(server))
     server.behaviour = fake.refuse_fields({"top_k": "top_k is not supported"})
-    with pytest.raises(ModelError, match=r"leave top_k out of answer\.api\.extra"):
+    with pytest.raises(ModelError, match=r"leave top_k out of api\.extra"):
         answer_text(loaded(server, {"extra": {"top_k": 1}}))
 
 
@@ -96,7 +97,7 @@ def test_the_configuration_adds_fields_and_omits_others(server: FakeApiServer) -
 
 
 def test_a_field_of_the_configuration_is_never_left_out() -> None:
-    fields = RequestFields(ApiConfig(extra={"temperature": 1.0}))
+    fields = RequestFields(ApiSection(extra={"temperature": 1.0}))
     assert fields.applied({"temperature": 0.0}) == {"temperature": 1.0}
     assert not fields.learn({"temperature": 1.0}, "temperature is not supported")
 
@@ -120,12 +121,10 @@ def configured(*settings: str) -> Config:
 
 
 def test_fields_of_several_layers_are_merged_key_by_key() -> None:
-    api = configured(
-        'answer.api.extra={a={b="x"}, c=1}', "answer.api.extra.a.d=true", "answer.api.extra.c=2"
-    ).answer.api
-    assert api.extra == {"a": {"b": "x", "d": True}, "c": 2}
-    assert configured("answer.api.extra.a=1", "answer.api.extra.a.b=2").answer.api.extra == {"a": {"b": 2}}
-    assert configured('answer.api.omit=["seed"]').answer.api.omit == ("seed",)
+    extra = configured('api.extra={a={b="x"}, c=1}', "api.extra.a.d=true", "api.extra.c=2").value("api.extra")
+    assert extra == {"a": {"b": "x", "d": True}, "c": 2}
+    assert configured("api.extra.a=1", "api.extra.a.b=2").value("api.extra") == {"a": {"b": 2}}
+    assert configured('api.omit=["seed"]').value("api.omit") == ("seed",)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +136,10 @@ def test_fields_of_several_layers_are_merged_key_by_key() -> None:
         ("extra.top_k=nan", "extra should hold text, numbers"),
         ("extra=7", "extra should be a valid dictionary, got 7"),
         ('omit=["messages"]', "omit should not have messages, which every request needs"),
-        ("extras.a=1", "unknown key answer.api.extras.a; did you mean answer.api.extra?"),
+        ("extras.a=1", "unknown key api.extras.a; did you mean api.extra?"),
     ],
 )
 def test_fields_that_cannot_be_sent_are_refused_at_the_start(setting: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)) as error:
-        configured(f"answer.api.{setting}")
+        configured(f"api.{setting}")
     assert str(error.value).startswith("--set: ")

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from arr_coc.errors import ModelError
-from stream.answer.api import connection as connection_module
-from stream.answer.api.address import ApiAddress
-from stream.answer.api.connection import (
+from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
+from stream.extensions.api import connection as connection_module
+from stream.extensions.api.address import ApiAddress
+from stream.extensions.api.connection import (
     BACK_OFF_MAX_S,
     BACK_OFF_S,
     LIST_BYTES_MAX,
     ApiConnection,
     ApiLimits,
 )
-from stream.answer.api.replies import ChatPiece, ServedModel
-from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
+from stream.extensions.api.replies import ChatPiece, ServedModel
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server, event
 

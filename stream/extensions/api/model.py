@@ -7,8 +7,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,19 +18,20 @@ from arr_coc.qwen.families import family_by_name
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, Work, time_text
-from stream.answer.api.address import ApiAddress
-from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
-from stream.answer.api.fields import RequestFields
-from stream.answer.api.pictures import ApiPictures, pictures_of
-from stream.answer.api.questions import ServedQuestions, model_files
-from stream.answer.api.replies import ChatPiece
-from stream.answer.api.thoughts import END, ThoughtFilter
-from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
-from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import AnswerStats, ClientQuestion, history_text
 from stream.config import Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
+from stream.extensions.api.address import ApiAddress
+from stream.extensions.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
+from stream.extensions.api.fields import RequestFields
+from stream.extensions.api.pictures import ApiPictures, pictures_of
+from stream.extensions.api.questions import ServedQuestions, model_files
+from stream.extensions.api.replies import ChatPiece
+from stream.extensions.api.section import ApiSection
+from stream.extensions.api.thoughts import END, ThoughtFilter
+from stream.extensions.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
+from stream.extensions.api.uuids import KEPT_BY, SentPictures
 from stream.untrusted import HEARD_AT_ONCE
 
 LIKELY_TOKENS = 20
@@ -54,10 +55,13 @@ PIXEL_TILE_PX = 28
 """Sides of the pictures of a model that answers in pixels, Qwen2.5-VL, are multiples of this."""
 
 FAMILY_NAMES = {"thousandths": "qwen3-vl", "pixels": "qwen2.5-vl"}
-"""Family with each kind of `answer.api.coordinates`."""
+"""Family with each kind of `api.coordinates`."""
 
 SCHEMA_REFUSED = ("response_format", "json_schema", "schema", "grammar")
 """Words of a server's refusal of a schema."""
+
+LISTED_S = 5.0
+"""Time limit of a list of models while a server starts."""
 
 STEP_S = 0.01
 """Longest wait for a piece of any answer before the clients' messages are received again."""
@@ -147,12 +151,13 @@ class ApiAnswerModel:
     def __init__(self, config: Config, served_model: Served, questions: ServedQuestions) -> None:
         answer = config.answer
         self._answer = answer
+        self._api = ApiSection.of(config)
         self._questions = questions
         self.knows_levels = questions.knows_levels
         self.knows_wide = questions.knows_wide
         self.known_world = questions.known_world
         self.allocator = questions.allocator
-        self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
+        self.memory = GroupMemory(answer.memory.tokens) if config.keeps_groups else None
         self._connection = served_model.connection
         self._sent_pictures = SentPictures(served_model.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
@@ -233,7 +238,7 @@ class ApiAnswerModel:
             body = self._yes_no_body(frames, still_right)
         else:
             body = self._answer_body(frames, question)
-        probes = self._unsure and self._answer.api.picture == "tokens"
+        probes = self._unsure and self._api.picture == "tokens"
         if probes:
             sent_body = probe_body(self.model_id)
         else:
@@ -246,7 +251,6 @@ class ApiAnswerModel:
     def _question_frames(self, question: ClientQuestion) -> list[SeenFrame]:
         """Return the frames of a question, the newest last, as the server is sent them."""
         packet = question.packet
-        api = self._answer.api
         previous = self._frames.get(question.client, ())
         if isinstance(packet, TokenPacket) and packet.place is not None and self.memory is not None:
             packets = shown_frames([*self.memory.before(question.client, packet.place), packet])
@@ -257,9 +261,9 @@ class ApiAnswerModel:
         stamp = packet.stamp
         # without frames before a cut, and without this frame, which may have been checked before its answer
         frames = [frame for frame in previous if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
-        if isinstance(packet, TokenPacket) or api.picture == "tokens":
+        if isinstance(packet, TokenPacket) or self._api.picture == "tokens":
             return [*frames, SeenFrame(stamp, tokens_of(packet))]
-        return [*frames, SeenFrame(stamp, pictures_of(packet, api.picture, api.quality))]
+        return [*frames, SeenFrame(stamp, pictures_of(packet, self._api.picture, self._api.quality))]
 
     def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
         request.body = body
@@ -379,7 +383,7 @@ class ApiAnswerModel:
 
     def _yes_no_body(self, frames: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with log-probabilities unless the server is known to return none."""
-        body = self._body(frames, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
+        body = self._body(frames, " ".join(filter(None, (question, self._api.yes_no))), YES_NO_TOKENS)
         if self._asks_likely:
             return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS}
         return body
@@ -468,7 +472,7 @@ class ApiAnswerModel:
             return pictures.extent
         if pictures.whole_px is None:
             return None
-        kind = self._answer.api.coordinates
+        kind = self._api.coordinates
         family = family_by_name(self.model_id if kind == "auto" else FAMILY_NAMES[kind])
         if family.coordinates == "thousandths":
             return THOUSANDTHS, THOUSANDTHS
@@ -542,7 +546,7 @@ def _word(token: str) -> str:
 
 
 def load_api_model(config: Config) -> ApiAnswerModel:
-    """Return the model that `answer.api.url` serves.
+    """Return the model that `api.url` serves.
 
     Raises the errors of `connect_server`, and ConfigError for a server that is to take tokens and has no plugin for
     them.
@@ -551,7 +555,7 @@ def load_api_model(config: Config) -> ApiAnswerModel:
     answer = config.answer
     try:
         folder = None
-        if answer.api.picture == "tokens":
+        if ApiSection.of(config).picture == "tokens":
             _check_tokens(served_model)
             folder = model_files(answer.model)
         return ApiAnswerModel(config, served_model, ServedQuestions(served_model.name, folder, answer.allocator))
@@ -576,12 +580,26 @@ def _check_tokens(served_model: Served) -> None:
     check_plugin(base, refusal)
 
 
+def wait_for_server(config: Config, goes_on: Callable[[], bool]) -> bool:
+    """Wait until a server that is being started lists a model; return False if `goes_on` returned False before.
+
+    Raises ConfigError if it has no such API, or refuses the key.
+    """
+    limits = ApiLimits(LISTED_S, LISTED_S, LISTED_S, LISTED_S)
+    with closing(ApiConnection(ApiAddress.of(config), limits)) as connection:
+        while goes_on():
+            with suppress(ConnectionRefused):
+                if connection.models():
+                    return True
+    return False
+
+
 def connect_server(config: Config) -> Served:
-    """Connect to the server of `answer.api.url`; return it with `answer.model` or the only model that it lists.
+    """Connect to the server of `api.url`; return it with `answer.model` or the only model that it lists.
 
     Raises ConnectionRefused, ConfigError or ModelError if it cannot be used.
     """
-    api = config.answer.api
+    api = ApiSection.of(config)
     limits = ApiLimits(api.connect_s, api.first_s, api.next_s, config.pipeline.timeout_s)
     connection = ApiConnection(ApiAddress.of(config), limits, RequestFields(api))
     try:

@@ -14,8 +14,9 @@ URL = "http://127.0.0.1:8000/v1"
 
 
 def built(**values: object) -> Config:
-    layers = [ConfigLayer("--api", {"answer.api.url": URL})]
-    return build_config([*layers, ConfigLayer("--set", {f"answer.{key}": value for key, value in values.items()})])
+    layers = [ConfigLayer("--api", {"api.url": URL})]
+    keys = {key if key == "api.picture" else f"answer.{key}": value for key, value in values.items()}
+    return build_config([*layers, ConfigLayer("--set", keys)])
 
 
 def test_a_server_with_an_api_is_sent_pictures() -> None:
@@ -43,9 +44,9 @@ TOKENS = {"api.picture": "tokens"}
 
 def test_a_server_that_takes_tokens_is_sent_chosen_ones_and_frames_if_there_are_to_be_several() -> None:
     assert built(**TOKENS).answer.encode == built(**TOKENS, encode="sparse").answer.encode == "sparse"
-    assert not built(**TOKENS).answer.keeps_groups
-    assert built(**TOKENS, **{"memory.frames": 4}).answer.keeps_groups
-    assert not built(**{"memory.frames": 4}).answer.keeps_groups
+    assert not built(**TOKENS).keeps_groups
+    assert built(**TOKENS, **{"memory.frames": 4}).keeps_groups
+    assert not built(**{"memory.frames": 4}).keeps_groups
     assert built(**TOKENS, allocator="folder").answer.allocator == "folder"
 
 
@@ -63,7 +64,7 @@ def test_options_beyond_such_a_server_are_refused(values: dict[str, object], pro
 
 def test_tokens_are_for_a_server_only() -> None:
     with pytest.raises(ConfigError, match="is for a vLLM server; give its address with --api URL"):
-        build_config([ConfigLayer("--picture", {"answer.api.picture": "tokens"})])
+        build_config([ConfigLayer("--picture", {"api.picture": "tokens"})])
 
 
 def test_pictures_are_for_such_a_server_only() -> None:

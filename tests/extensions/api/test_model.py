@@ -11,10 +11,11 @@ import pytest
 
 from arr_coc.errors import ModelError
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
-from stream.answer.api.model import load_api_model, yes_no_of
 from stream.answer.model import CONFIGURED, load_answer_model
-from stream.config import AnswerConfig, ApiConfig, Config, MemoryConfig
+from stream.config import AnswerConfig, Config, MemoryConfig
 from stream.errors import AnswerLost, ConnectionRefused
+from stream.extensions.api.model import load_api_model, yes_no_of
+from stream.extensions.api.section import ApiSection
 from tests.support import api_server as fake
 from tests.support.answer_models import OneClient
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
@@ -29,8 +30,8 @@ def server() -> Iterator[FakeApiServer]:
 
 
 def config(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> Config:
-    section = ApiConfig(url=server.url, **(api or {}))
-    return Config(answer=AnswerConfig(**{"encode": "picture", "model": fake.MODEL, "api": section, **answer}))
+    section = ApiSection(url=server.url, **(api or {}))
+    return Config(answer=AnswerConfig(**{"encode": "picture", "model": fake.MODEL, **answer}), api=section)
 
 
 def loaded(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> OneClient:

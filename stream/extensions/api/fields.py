@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from stream.config import ApiConfig
+from stream.extensions.api.section import ApiSection
 
 SUCCESSORS = {"max_tokens": "max_completion_tokens"}
 """Old fields, and those that newer models take in their place."""
@@ -28,7 +28,7 @@ class RequestFields:
     A field that the server has refused is left out of later requests, or sent under its new name.
     """
 
-    def __init__(self, api: ApiConfig | None = None) -> None:
+    def __init__(self, api: ApiSection | None = None) -> None:
         self.extra: dict[str, Any] = {} if api is None else dict(api.extra)
         self._omitted = frozenset(() if api is None else api.omit)
         self._refused: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from arr_coc.errors import ModelError
 from arr_coc.ops.composite_layout import CompositeLayout, cut_out, draw, layout_of, whole_layout
 from arr_coc.types import FramePacket, TileGrid
-from stream.answer.api.uuids import uuid_of
+from stream.extensions.api.uuids import uuid_of
 
 PictureKind = Literal["scaled", "composite", "parts"]
 

@@ -12,8 +12,8 @@ import numpy as np
 from arr_coc.errors import ModelError, counted
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.types import TILE_PX, FramePacket, TokenPacket
-from stream.answer.api.packet_pictures import VERSION, packet_part, probe_part
 from stream.errors import ConfigError
+from stream.extensions.api.packet_pictures import VERSION, packet_part, probe_part
 
 PLUGIN = "arr-coc-vllm"
 """Name of the plugin, which stands in its refusals."""

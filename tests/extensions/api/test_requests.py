@@ -11,10 +11,10 @@ import pytest
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError
 from arr_coc.types import PastAnswer, PreviousAnswer, Question
-from stream.answer.api.model import ApiAnswerModel
 from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
 from stream.errors import AnswerLost
-from tests.stream.answer.api.test_model import config, packet
+from stream.extensions.api.model import ApiAnswerModel
+from tests.extensions.api.test_model import config, packet
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
 from tests.support.network import LIMIT_S, until
@@ -143,7 +143,7 @@ def test_a_packet_that_cannot_be_shown_is_the_error_of_its_client(
     def fail(*_: object) -> None:
         raise ModelError("no picture")
 
-    monkeypatch.setattr("stream.answer.api.model.pictures_of", fail)
+    monkeypatch.setattr("stream.extensions.api.model.pictures_of", fail)
     bad = question(b"one")
     loaded(server).ask([bad])
     assert bad.ended

@@ -22,9 +22,11 @@ from typing import Any
 import httpx2
 
 from arr_coc.errors import ArrCocError, ModelError
-from stream.answer.api.address import CHAT, ApiAddress
-from stream.answer.api.fields import RequestFields, refused_field
-from stream.answer.api.replies import (
+from stream.control import describe
+from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
+from stream.extensions.api.address import CHAT, ApiAddress
+from stream.extensions.api.fields import RequestFields, refused_field
+from stream.extensions.api.replies import (
     LINE_BYTES_MAX,
     QUOTED_CHARS_MAX,
     ChatPiece,
@@ -39,8 +41,6 @@ from stream.answer.api.replies import (
     served_models,
     whole_characters,
 )
-from stream.control import describe
-from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
 from stream.transport.http_replies import start_of, until
 from stream.untrusted import replace_surrogates
 
@@ -300,9 +300,9 @@ class ApiConnection:
         field = refused_field(request, reason)
         remedy = "name a vision-language model with -m, or a smaller budget"
         if field is not None:
-            remedy = f"leave the field out with -s 'answer.api.omit=[\"{field}\"]'"
+            remedy = f"leave the field out with -s 'api.omit=[\"{field}\"]'"
             if field in self.fields.extra:
-                remedy = f"leave {field} out of answer.api.extra"
+                remedy = f"leave {field} out of api.extra"
         return ModelError(f"{self.address.base} refuses the request ({reason})", remedy)
 
     def _quote(self, text: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
-from stream.answer.api.pictures import COMPOSITE, PART, WHOLE, PictureKind, pictures_of
+from stream.extensions.api.pictures import COMPOSITE, PART, WHOLE, PictureKind, pictures_of
 
 
 def packet(height: int, width: int, tokens: int) -> FramePacket:

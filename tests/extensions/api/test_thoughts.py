@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stream.answer.api.text import load_api_text
-from stream.answer.api.thoughts import ThoughtFilter
 from stream.errors import AnswerLost
-from tests.stream.answer.api.test_model import answer_text, config, loaded, notice, packet
+from stream.extensions.api.text import load_api_text
+from stream.extensions.api.thoughts import ThoughtFilter
+from tests.extensions.api.test_model import answer_text, config, loaded, notice, packet
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server, event
 

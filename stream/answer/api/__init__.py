@@ -1,1 +1,0 @@
-"""Answers from a server with an OpenAI-compatible API (docs/servers.md)."""
