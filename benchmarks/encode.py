@@ -96,7 +96,7 @@ def measure_answers(qwen: QwenVL, repeats: int) -> dict[str, Any]:
     answers_hz = 1e3 / statistics.median(durations)
     return {
         "visual_tokens": 64,
-        "text_tokens": session.last.text_tokens,
+        "text_tokens": session.last.work.text_tokens,
         "answer_ms": {"median": statistics.median(durations), "min": min(durations), "max": max(durations)},
         **{name: statistics.median(values) for name, values in parts.items()},
         "answers_hz": answers_hz,

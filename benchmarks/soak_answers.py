@@ -44,9 +44,9 @@ from arr_coc.video.texture_updater import TextureOptions
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, round_values
 from benchmarks.support.harness import write_report
 from benchmarks.support.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
+from stream.answer.agreement import words_of
 from stream.answer.model import AnswerModel, ClientQuestion, ask_alone
 from stream.answer.qwen import load_qwen_model
-from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 from stream.config import AllocateConfig, AnswerConfig, Config, MemoryConfig
 from stream.monitor.machine import machine

@@ -76,4 +76,4 @@ class Glancer:
 def unshown_tokens(glances: Sequence[GlanceResult], packets: Sequence[Packet]) -> int:
     """Return the number of tokens of overviews that were glanced at, but are not in the packets of their frames."""
     stamps = {packet.stamp for packet in packets if isinstance(packet, TokenPacket) and packet.overview}
-    return sum(glance.tokens_used for glance in glances if glance.feedback.stamp not in stamps)
+    return sum(glance.work.tokens_used for glance in glances if glance.feedback.stamp not in stamps)

@@ -413,9 +413,9 @@ class AnswerSession:
             feedback += [] if (check_feedback := slot.feedback_of(preparation)) is None else [check_feedback]
         if rest:
             prefill_ms = (time.perf_counter() - question.record.encoded_s) * 1e3
-            slot.last = answer.result = replace(
-                answer.result, prefill_ms=prefill_ms, feedback=merge_feedback(feedback) if feedback else None
-            )
+            work = replace(answer.result.work, prefill_ms=prefill_ms)
+            merged = merge_feedback(feedback) if feedback else None
+            slot.last = answer.result = replace(answer.result, work=work, feedback=merged)
         answer.scores = scores
         answer.has_ended = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,73 +22,56 @@ from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
-from arr_coc.types import Feedback, FrameStamp, TokenPacket
+from arr_coc.types import Feedback, FrameStamp, TokenPacket, Work
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
     """One answer.
 
-    `tokens_used` counts visual tokens, `text_tokens` the tokens of the answer and `token_ids` their ids, without the
-    end token; `prefilled_tokens` were computed before it, `appended_tokens` visual ones among them; the rest of the
-    prompt was cached. `memory_tokens` of a group of pictures stay before the next question. `thought_tokens` of the
-    `text_tokens` are thoughts before the answer. Times in milliseconds:
-    `encode_ms` for the frames, `prefill_ms` from there to the first token, `decode_ms` from there to the last one;
-    `first_token_ms` counts from the call. The device is not synchronised in between, so on a GPU much of encoding
-    counts as prefill.
-
-    `stamps`: the frames of the prompt, in order; `regions` int32 [K, 3]: regions shown of the newest. `feedback` is
-    None if none was requested. `kept_bytes`: memory of cached frames, keys and values after the answer. `work`:
-    operations of the answer, and of the same answer from all tokens. `vision`: statistics of incremental encoding; None
-    if frames were encoded otherwise.
+    Times of its work count from the call: encoding ends with the encoded frames, prefill with the first token. The
+    device is not synchronised in between, so on a GPU much of encoding counts as prefill.
     """
 
     text: str
-    text_tokens: int
-    tokens_used: int
-    prefilled_tokens: int
-    encode_ms: float
-    prefill_ms: float
+    work: Work
+    operations: Operations
+    """Operations of the answer, and of the same answer from all tokens."""
     first_token_ms: float
-    decode_ms: float
+    """Time from the call to the first token, in milliseconds."""
     feedback: Feedback | None
+    """None if none was requested."""
     stamps: tuple[FrameStamp, ...]
+    """The frames of the prompt, in order."""
     regions: npt.NDArray[np.int32]
-    kept_bytes: int
-    work: Operations
+    """Regions shown of the newest frame, int32 [K, 3]."""
     vision: VisionStats | None = None
+    """Statistics of incremental encoding; None if frames were encoded otherwise."""
     token_ids: tuple[int, ...] = ()
-    appended_tokens: int = 0
-    memory_tokens: int = 0
+    """Tokens of the text, without the end token."""
     thought_tokens: int = 0
+    """Number of these that are thoughts before the answer."""
 
     def is_lost_in_thoughts(self, max_tokens: int) -> bool:
         """Return True if hidden thoughts took all of the `max_tokens` of the answer, so that it is empty."""
-        return not self.text and self.text_tokens == self.thought_tokens == max_tokens
+        return not self.text and len(self.token_ids) == self.thought_tokens == max_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class GlanceResult:
-    """Result of a glance: the attention of a question to an overview.
-
-    `feedback`: attention of the prompt's last token; `tokens_used`: tokens of the overview. Of `prompt_tokens`,
-    `prefilled_tokens` had to be prefilled. Times in milliseconds, as of an answer: `encode_ms` for encoding,
-    `prefill_ms` from there to the attention. `work`: operations of the glance; its `full_flops` are 0, as an answer
-    from all tokens needs no glance.
-    """
+    """Result of a glance: the attention of a question to an overview. An answer from all tokens needs no glance, so
+    the full operations of its work are 0."""
 
     feedback: Feedback
-    tokens_used: int
-    encode_ms: float
-    prefill_ms: float
-    work: Operations
+    """Attention of the prompt's last token."""
+    work: Work
     prompt_tokens: int
-    prefilled_tokens: int
+    """Tokens of the prompt, of which some had to be prefilled."""
 
     @property
     def took_ms(self) -> float:
         """Total time in milliseconds."""
-        return self.encode_ms + self.prefill_ms
+        return self.work.encode_ms + self.work.prefill_ms
 
 
 @dataclass(slots=True)
@@ -120,7 +103,7 @@ class AnswerTimer:
         feedback: Feedback | None,
         kept_bytes: int,
         vision: VisionStats | None,
-        work: Operations,
+        operations: Operations,
     ) -> AnswerResult:
         """Return the result of the answer so far.
 
@@ -129,7 +112,7 @@ class AnswerTimer:
             feedback: Feedback of the answer, if it was requested.
             kept_bytes: Memory of the cache, without the bytes that `vision` reports.
             vision: Statistics of incremental encoding; None if frames were encoded otherwise.
-            work: Operations of the answer.
+            operations: Operations of the answer.
         """
         if self.first_s is None:
             first_s = time.perf_counter()
@@ -137,23 +120,29 @@ class AnswerTimer:
             first_s = self.first_s
         return AnswerResult(
             text="".join(self.pieces),
-            text_tokens=len(self.token_ids),
-            token_ids=tuple(self.token_ids),
-            tokens_used=prompt.tokens_used,
-            prefilled_tokens=prompt.prefilled_tokens,
-            appended_tokens=prompt.appended_tokens,
-            memory_tokens=prompt.memory_tokens,
-            thought_tokens=self.thought_tokens,
-            encode_ms=(self.encoded_s - self.started_s) * 1e3,
-            prefill_ms=(first_s - self.encoded_s) * 1e3,
+            work=Work(
+                tokens_used=prompt.tokens_used,
+                text_tokens=len(self.token_ids),
+                encode_ms=(self.encoded_s - self.started_s) * 1e3,
+                prefill_ms=(first_s - self.encoded_s) * 1e3,
+                decode_ms=(max(self.last_s, first_s) - first_s) * 1e3,
+                frames=len(prompt.stamps),
+                oldest_frame_ns=min((stamp.media_ns for stamp in prompt.stamps), default=None),
+                kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
+                flops=operations.flops,
+                full_flops=operations.full_flops,
+                prefilled_tokens=prompt.prefilled_tokens,
+                appended_tokens=prompt.appended_tokens,
+                memory_tokens=prompt.memory_tokens,
+            ),
+            operations=operations,
             first_token_ms=(first_s - self.started_s) * 1e3,
-            decode_ms=(max(self.last_s, first_s) - first_s) * 1e3,
             feedback=feedback,
             stamps=prompt.stamps,
             regions=prompt.regions.int().cpu().numpy(),
-            kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
             vision=vision,
-            work=work,
+            token_ids=tuple(self.token_ids),
+            thought_tokens=self.thought_tokens,
         )
 
 
@@ -239,17 +228,10 @@ class Slot:
         except Exception:
             self.prompts.cache.reset()
             raise
-        work = Operations(self._work(prompt, frames, 0).parts)
-        result = record.result(prompt, feedback, 0, None, Operations())
-        return GlanceResult(
-            feedback=feedback,
-            tokens_used=prompt.appended_tokens if is_group(frames) else newest.overview,
-            encode_ms=result.encode_ms,
-            prefill_ms=result.prefill_ms,
-            work=work,
-            prompt_tokens=prompt.part.tokens,
-            prefilled_tokens=prompt.prefilled_tokens,
-        )
+        operations = Operations(self._operations(prompt, frames, 0).parts)
+        result = record.result(prompt, feedback, 0, None, operations)
+        tokens_used = prompt.appended_tokens if is_group(frames) else newest.overview
+        return GlanceResult(feedback, replace(result.work, tokens_used=tokens_used), prompt.part.tokens)
 
     def read_ahead(self, packets: Sequence[TokenPacket]) -> ReadAhead:
         """Return the reading of a group's last packet before it is asked about, in steps.
@@ -337,8 +319,8 @@ class Slot:
         else:
             encoded = None
         feedback = self.feedback_of(question)
-        work = self._work(prompt, question.frames, len(record.token_ids), record.compared_tokens)
-        self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, work)
+        operations = self._operations(prompt, question.frames, len(record.token_ids), record.compared_tokens)
+        self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, operations)
         return self.last
 
     def feedback_of(self, question: PreparedQuestion) -> Feedback | None:
@@ -356,7 +338,7 @@ class Slot:
             ]
         )
 
-    def _work(
+    def _operations(
         self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int, compared_tokens: int = 0
     ) -> Operations:
         """Return the operations of an answer to this prompt, including compared tokens, and of one from all tokens of

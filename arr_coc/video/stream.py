@@ -237,18 +237,18 @@ class Stream:
         return Generation(
             text=last.text,
             heatmap=frame.relevance.cpu().numpy().copy(),
-            tokens_used=last.tokens_used,
+            tokens_used=last.work.tokens_used,
             regions=last.regions,
             timings=Timings(
                 allocate_ms=(chosen_s - glanced_s) * MS_PER_S,
-                encode_ms=last.encode_ms,
-                prefill_ms=last.prefill_ms,
-                decode_ms=last.decode_ms,
+                encode_ms=last.work.encode_ms,
+                prefill_ms=last.work.prefill_ms,
+                decode_ms=last.work.decode_ms,
                 glance_ms=(glanced_s - started_s) * MS_PER_S,
             ),
             picture=self._picture,
-            text_tokens=last.text_tokens,
-            kept_bytes=last.kept_bytes,
+            text_tokens=last.work.text_tokens,
+            kept_bytes=last.work.kept_bytes,
             token_ids=last.token_ids,
         )
 

@@ -142,17 +142,17 @@ class ArrCocWay:
         _synchronize(self._device)
         ended = time.perf_counter()
         answer = self._session.last
-        if answer.text_tokens != TEXT_TOKENS:
-            raise RuntimeError(f"{self.name} decoded {answer.text_tokens} tokens")
-        self.visual_tokens = answer.tokens_used
+        if answer.work.text_tokens != TEXT_TOKENS:
+            raise RuntimeError(f"{self.name} decoded {answer.work.text_tokens} tokens")
+        self.visual_tokens = answer.work.tokens_used
         prepare_ms = (prepared - started) * 1e3
         self._allocator.on_answer(answer.feedback)
         return AnswerTimes(
             prepare_ms,
-            answer.encode_ms,
-            answer.prefill_ms,
+            answer.work.encode_ms,
+            answer.work.prefill_ms,
             prepare_ms + answer.first_token_ms,
-            answer.decode_ms,
+            answer.work.decode_ms,
             (ended - started) * 1e3,
         )
 

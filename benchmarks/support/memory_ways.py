@@ -80,11 +80,11 @@ class MeasuredSession(AnswerSession):
         last = self.last
         return AnswerFigures(
             (self.began_s - asked_s) * MS_PER_S + last.first_token_ms,
-            last.encode_ms + sum(glance.encode_ms for glance in self.glances),
-            last.prefill_ms + sum(glance.prefill_ms for glance in self.glances),
-            last.prefilled_tokens + sum(glance.prefilled_tokens for glance in self.glances),
-            last.appended_tokens,
-            last.tokens_used,
+            last.work.encode_ms + sum(glance.work.encode_ms for glance in self.glances),
+            last.work.prefill_ms + sum(glance.work.prefill_ms for glance in self.glances),
+            last.work.prefilled_tokens + sum(glance.work.prefilled_tokens for glance in self.glances),
+            last.work.appended_tokens,
+            last.work.tokens_used,
             idle_ms,
         )
 

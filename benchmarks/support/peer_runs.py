@@ -100,7 +100,7 @@ def with_memory(qwen: Any, pixels: Any, tokens: int, budget: str) -> Answer:
         for _ in session.answer(allocator.group if packet.place else packet, QUERY):
             note()
         allocator.on_answer(session.last.feedback)
-        return int(session.last.memory_tokens)
+        return int(session.last.work.memory_tokens)
 
     return answer
 

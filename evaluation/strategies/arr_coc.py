@@ -82,16 +82,16 @@ def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], answer: Sess
     """
     result = answer.result
     of_tokens = sum(view.grid.tiles for view in views)
-    flops = packet_flops(qwen, ask, views, [result.tokens_used / len(views)] * len(views), answer)
+    flops = packet_flops(qwen, ask, views, [result.work.tokens_used / len(views)] * len(views), answer)
     return Reply(
         text=result.text,
-        tokens=result.tokens_used,
+        tokens=result.work.tokens_used,
         of_tokens=of_tokens,
         regions=result.regions,
         grid=views[-1].grid,
         flops=replace(flops, choose=choosing_flops(qwen.realiser, of_tokens)),
         ttft_ms=allocate_ms + result.first_token_ms,
-        prefilled=result.prefilled_tokens,
+        prefilled=result.work.prefilled_tokens,
     )
 
 
@@ -138,7 +138,7 @@ def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions, *, attends: 
     flops = replace(
         _glanced_flops(qwen, ask, views, answer, glancer.glances), encode=encode + Costs(qwen).encode(glance_tokens)
     )
-    prefilled = reply.prefilled + sum(result.prefilled_tokens for result in glancer.glances)
+    prefilled = reply.prefilled + sum(result.work.prefilled_tokens for result in glancer.glances)
     return replace(reply, tokens=reply.tokens + glance_tokens, flops=flops, prefilled=prefilled)
 
 
@@ -159,11 +159,11 @@ def _glanced_flops(
 ) -> Flops:
     """All but encoding. What a glance leaves in the cache is not computed again for the answer: it is charged once."""
     costs, result = Costs(qwen), answer.result
-    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + result.tokens_used
+    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + result.work.tokens_used
     layers = len(glanced_layers(qwen.layers.attending))
     looks = sum(layers * costs.attention_row(glance.prompt_tokens) for glance in glances)
-    runs = [(glance.prompt_tokens, glance.prefilled_tokens) for glance in glances]
-    runs.append((prompt_tokens, result.prefilled_tokens))
+    runs = [(glance.prompt_tokens, glance.work.prefilled_tokens) for glance in glances]
+    runs.append((prompt_tokens, result.work.prefilled_tokens))
     return Flops(
         choose=choosing_flops(qwen.realiser, sum(view.grid.tiles for view in views)) + looks,
         prefill=sum(costs.prefill_after(tokens - new, new) for tokens, new in runs),
@@ -231,8 +231,8 @@ def _stream_frames(ask: Ask) -> tuple[list[Rgb], list[float]]:
 
 def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], answer: SessionAnswer) -> int:
     """FLOPs of reading the attention of the answer's first tokens."""
-    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + answer.result.tokens_used
-    looks = PROBED_LAYERS * min(PROBED_TOKENS, answer.result.text_tokens + 1)
+    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + answer.result.work.tokens_used
+    looks = PROBED_LAYERS * min(PROBED_TOKENS, answer.result.work.text_tokens + 1)
     return looks * Costs(qwen).attention_row(prompt_tokens)
 
 

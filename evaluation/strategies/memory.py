@@ -54,14 +54,14 @@ class _Camera:
         of_tokens = grid.tiles * len(ask.frames)
         return Reply(
             text=text,
-            tokens=result.tokens_used,
+            tokens=result.work.tokens_used,
             of_tokens=of_tokens,
             regions=result.regions,
             grid=grid,
-            flops=replace(result.work.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
+            flops=replace(result.operations.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
             ttft_ms=show_ms + result.first_token_ms,
-            prefilled=result.prefilled_tokens,
-            cached_tokens=result.tokens_used - result.appended_tokens,
+            prefilled=result.work.prefilled_tokens,
+            cached_tokens=result.work.tokens_used - result.work.appended_tokens,
         )
 
 
@@ -97,14 +97,14 @@ class _Frames:
         of_tokens = newest.grid.tiles * len(ask.frames)
         return Reply(
             text=result.text,
-            tokens=result.tokens_used,
+            tokens=result.work.tokens_used,
             of_tokens=of_tokens,
             regions=result.regions,
             grid=newest.grid,
-            flops=replace(result.work.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
+            flops=replace(result.operations.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
             ttft_ms=allocate_ms + result.first_token_ms,
-            prefilled=result.prefilled_tokens,
-            cached_tokens=result.tokens_used - result.appended_tokens,
+            prefilled=result.work.prefilled_tokens,
+            cached_tokens=result.work.tokens_used - result.work.appended_tokens,
         )
 
 

@@ -122,13 +122,13 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
     frame_tokens = [int(tiles.sum()) if ask.encode != "full" else tiles.size for tiles in masks]
     return Reply(
         text=result.text,
-        tokens=result.tokens_used,
+        tokens=result.work.tokens_used,
         of_tokens=sum(view.grid.tiles for view in views),
         regions=result.regions,
         grid=views[-1].grid,
         flops=packet_flops(qwen, ask, views, frame_tokens, answer),
         ttft_ms=chosen_ms + result.first_token_ms,
-        prefilled=result.prefilled_tokens,
+        prefilled=result.work.prefilled_tokens,
     )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
-from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket, Work
+from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket
 from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import AnswerStats, ClientQuestion, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
@@ -154,10 +153,7 @@ class QwenAnswerModel:
         if (vision := self._vision(client)) is not None:
             self._session.slots[slot].vision = vision
         glance = self._session.glance(self._group_packets(client, packet), query, slot=slot)
-        work = Work(
-            glance.tokens_used, encode_ms=glance.encode_ms, prefill_ms=glance.prefill_ms, flops=glance.work.flops
-        )
-        return AnswerStats(work, glance.feedback)
+        return AnswerStats(glance.work, glance.feedback)
 
     def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
         memory, (*earlier_packets, packet) = self.memory, packets
@@ -262,7 +258,8 @@ class QwenAnswerModel:
         if answer.result is not None:
             extent = self._session.qwen.extent(question.packet.grid)
             notice = self._answer_notice(question.client, answer.result)
-            question.stats = replace(stats_of(answer.result), same=answer.same, extent=extent, notice=notice)
+            result = answer.result
+            question.stats = AnswerStats(result.work, result.feedback, same=answer.same, extent=extent, notice=notice)
         if answer.has_ended:
             del self._questions[answer.slot]
         return question
@@ -277,26 +274,6 @@ class QwenAnswerModel:
             f"hidden thoughts took all of answer.max_tokens = {most}, and no answer is left; raise it, or set "
             "answer.thinking = off"
         )
-
-
-def stats_of(result: AnswerResult) -> AnswerStats:
-    """Return the statistics of an answer, and its feedback."""
-    work = Work(
-        tokens_used=result.tokens_used,
-        text_tokens=result.text_tokens,
-        encode_ms=result.encode_ms,
-        prefill_ms=result.prefill_ms,
-        decode_ms=result.decode_ms,
-        frames=len(result.stamps),
-        oldest_frame_ns=min(stamp.media_ns for stamp in result.stamps),
-        kept_bytes=result.kept_bytes,
-        flops=result.work.flops,
-        full_flops=result.work.full_flops,
-        prefilled_tokens=result.prefilled_tokens,
-        appended_tokens=result.appended_tokens,
-        memory_tokens=result.memory_tokens,
-    )
-    return AnswerStats(work, result.feedback)
 
 
 def _max_visual_tokens(session: AnswerSession, frames: int) -> int:

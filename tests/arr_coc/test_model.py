@@ -89,13 +89,13 @@ def test_an_answer_is_streamed_as_it_is_decoded_and_can_be_stopped(model: ARRCOC
 def test_caches_can_be_cleared(picture: np.ndarray, encode: Encode) -> None:
     model = ARRCOCQwen(tiny_qwen())
     first = model.generate(picture, QUERY, max_tokens=4, encode=encode)
-    prefilled = model._session.last.prefilled_tokens
+    prefilled = model._session.last.work.prefilled_tokens
     assert first.kept_bytes > 0
     model.generate(picture, QUERY, max_tokens=4, encode=encode)
-    assert model._session.last.prefilled_tokens < prefilled
+    assert model._session.last.work.prefilled_tokens < prefilled
     model.forget()
     last = model.generate(picture, QUERY, max_tokens=4, encode=encode)
-    assert model._session.last.prefilled_tokens == prefilled
+    assert model._session.last.work.prefilled_tokens == prefilled
     assert last.text == first.text
 
 

@@ -40,7 +40,7 @@ def test_each_picture_is_answered_about_with_feedback_and_without(monkeypatch: p
     def note(self: AnswerSession, packet: object, query: str) -> object:
         yield from answer(self, packet, query)
         answers.append((self.last.feedback is not None, packet.stamp.frame_index))
-        assert self.last.text_tokens == TEXT_TOKENS
+        assert self.last.work.text_tokens == TEXT_TOKENS
 
     monkeypatch.setattr(AnswerSession, "answer", note)
     frames = [

@@ -23,6 +23,7 @@ from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
 from stream.events import AskedPicture, Summary
 from stream.extensions.api.section import ApiSection
 from stream.extensions.heatmap.section import HeatmapSection
+from stream.extensions.shadow.section import ShadowSection
 from stream.monitor.health import RunMonitor
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.types import sink_types
@@ -161,14 +162,14 @@ def test_a_heat_map_is_the_same_whatever_is_masked(suffix: str, tmp_path: Path) 
 @pytest.mark.parametrize("encode", ["sparse", "incremental", "prune", "weighted", "full"])
 def test_the_model_gets_nothing_of_it_however_it_encodes(encode: str, source: str) -> None:
     """Whole frames included, and those of shadow checks."""
-    answer = AnswerConfig.model_validate(
-        {"encode": encode, "every_s": 0.2, "shadow": {"every": None if encode == "full" else 1}}
-    )
+    answer = AnswerConfig.model_validate({"encode": encode, "every_s": 0.2})
+    shadow = ShadowSection(every=None if encode == "full" else 1)
     for zones, is_visible in (({}, True), ({"hidden": HIDDEN}, False)):
         config = Config(
             source=source,
             capture=CaptureConfig(max_frames=12),
             answer=answer,
+            shadow=shadow,
             zones=zones,
             pipeline={"single_process": True},  # type: ignore[arg-type]
         )

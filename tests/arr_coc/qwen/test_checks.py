@@ -73,11 +73,11 @@ def test_frames_are_read_once_and_the_cache_keeps_no_question_of_others(monkeypa
     single, several = (checking(monkeypatch) for _ in range(2))
     odds(single, packet(), QUESTIONS[0])
     odds(several, packet(), *QUESTIONS)
-    assert several.last.prefilled_tokens == single.last.prefilled_tokens
-    assert several.last.kept_bytes == single.last.kept_bytes
+    assert several.last.work.prefilled_tokens == single.last.work.prefilled_tokens
+    assert several.last.work.kept_bytes == single.last.work.kept_bytes
     assert len(several.prompts.cache) == len(single.prompts.cache)
     odds(several, packet(), *QUESTIONS)
-    assert several.last.prefilled_tokens == len(several.prompts.question(QUESTIONS[0]))
+    assert several.last.work.prefilled_tokens == len(several.prompts.question(QUESTIONS[0]))
 
 
 @pytest.mark.parametrize("plainly", [True, False])

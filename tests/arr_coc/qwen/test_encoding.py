@@ -487,7 +487,7 @@ def test_a_stream_of_answers_encodes_only_what_changed(family: str) -> None:
         counts.append(speaking.last.vision.encoded)
     assert counts == [12, 2, 2, 2]
     assert speaking.last.vision.held_regions == 12
-    assert speaking.last.kept_bytes > speaking.last.vision.held_bytes > 0
+    assert speaking.last.work.kept_bytes > speaking.last.vision.held_bytes > 0
 
 
 def test_the_first_answer_and_each_after_a_refresh_are_those_of_sparse() -> None:
@@ -507,7 +507,7 @@ def test_another_question_about_the_same_frame_encodes_nothing() -> None:
     answer_text(speaking, packet)
     before = speaking.last
     answer_text(speaking, packet, "Say what happens.")
-    assert speaking.last.prefilled_tokens < before.prefilled_tokens - 12
+    assert speaking.last.work.prefilled_tokens < before.work.prefilled_tokens - 12
 
 
 def test_an_answer_reports_its_own_stream_if_another_client_asks_meanwhile() -> None:
@@ -534,7 +534,7 @@ def test_frames_of_one_prompt_share_the_cache() -> None:
     speaking = session(incremental=SESSION_ALONE)
     packets = frames(3)
     answer_text(speaking, packets)
-    assert speaking.last.tokens_used == 36
+    assert speaking.last.work.tokens_used == 36
     assert speaking.last.vision is not None
     assert speaking.last.vision.encoded == 2
 

@@ -90,13 +90,13 @@ def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool
     ids = answer_ids(at_once, frames)  # type: ignore[arg-type]
     for count in range(2, len(frames) + 1):
         answer_ids(by_frame, frames[:count])  # type: ignore[arg-type]
-        assert by_frame.last.appended_tokens == (2 if count > 2 else 4)
+        assert by_frame.last.work.appended_tokens == (2 if count > 2 else 4)
     for speaking in (at_once, by_frame):
         cache = speaking.prompts.cache
         assert len(cache.marks) == 7
         assert sum(bool(mark.states) for mark in cache.marks) == (families.STATES - 1 if cache.recurrent_layers else 0)
         assert answer_ids(speaking, frames) == ids  # type: ignore[arg-type]
-        assert speaking.last.appended_tokens == 0
+        assert speaking.last.work.appended_tokens == 0
         for other in ([*frames[:2], *frames[3:]], [*frames[:5], frames[0]]):
             assert answer_ids(speaking, other) == answer_ids(session(family), other)  # type: ignore[arg-type]
 

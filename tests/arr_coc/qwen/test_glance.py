@@ -52,15 +52,15 @@ def test_an_answer_after_a_glance_equals_a_fresh_one_and_prefills_the_rest_only(
     speaking = session(family, encode=encode)
     fresh = AnswerSession(speaking.qwen, speaking.options)
     result = speaking.glance(glance, QUERY)
-    assert result.tokens_used == 12
+    assert result.work.tokens_used == 12
     text, text_afresh = answer_text(speaking, packet, QUERY), answer_text(fresh, packet, QUERY)
     assert text == text_afresh
-    assert speaking.last.tokens_used == fresh.last.tokens_used == 19
+    assert speaking.last.work.tokens_used == fresh.last.work.tokens_used == 19
     opening = len(speaking.prompts.ids.head + speaking.prompts.ids.frame_open)
-    assert speaking.last.prefilled_tokens == fresh.last.prefilled_tokens - opening - 12
+    assert speaking.last.work.prefilled_tokens == fresh.last.work.prefilled_tokens - opening - 12
     np.testing.assert_allclose(speaking.last.feedback.attention, fresh.last.feedback.attention, atol=1e-4)
     np.testing.assert_array_equal(speaking.last.regions, fresh.last.regions)
-    assert speaking.last.work == fresh.last.work
+    assert speaking.last.operations == fresh.last.operations
 
 
 def test_an_overview_is_encoded_once_for_glance_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_another_frames_overview_is_read_anew() -> None:
     fresh.qwen = speaking.qwen
     speaking.glance(glance, QUERY)
     assert answer_text(speaking, other, QUERY) == answer_text(fresh, other, QUERY)
-    assert speaking.last.prefilled_tokens == fresh.last.prefilled_tokens - len(speaking.prompts.ids.head)
+    assert speaking.last.work.prefilled_tokens == fresh.last.work.prefilled_tokens - len(speaking.prompts.ids.head)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -151,13 +151,13 @@ def test_a_glance_at_the_last_of_several_frames_keeps_those_before_it() -> None:
     speaking.glance([first, glance], QUERY)
     assert answer_text(speaking, [first, second], QUERY) == answer_text(fresh, [first, second], QUERY)
     question = len(speaking.prompts.question(QUERY)) + len(speaking.prompts.ids.frame_close)
-    assert speaking.last.prefilled_tokens == 7 + question
+    assert speaking.last.work.prefilled_tokens == 7 + question
 
 
 @pytest.mark.parametrize("encode", ["full", "prune", "weighted"])
 def test_a_glance_needs_the_overview_only_for_every_encoding_of_the_answer(encode: Any) -> None:
     glance, packet = parts()
-    assert session(encode=encode).glance(glance, QUERY).tokens_used == 12
+    assert session(encode=encode).glance(glance, QUERY).work.tokens_used == 12
     with pytest.raises(OptionError, match="needs the whole frame"):
         answer_text(session(encode=encode), packet, QUERY)
 

@@ -136,7 +136,9 @@ def test_only_new_tokens_are_prefilled() -> None:
     for count in (1, 2, 2, 3, 4):
         answer_text(speaking, [*GROUP, NOTHING_NEW][:count])
         last = speaking.last
-        figures.append((last.prefilled_tokens, last.appended_tokens, last.memory_tokens, last.tokens_used))
+        figures.append(
+            (last.work.prefilled_tokens, last.work.appended_tokens, last.work.memory_tokens, last.work.tokens_used)
+        )
     assert figures == [
         (head + 4 + question, 4, head + 4, 4),
         (2 + question, 2, head + 5, 5),
@@ -152,8 +154,8 @@ def test_the_work_of_a_memory_is_what_is_appended() -> None:
     answer_text(speaking, GROUP[:2])
     answer_text(speaking, GROUP)
     last = speaking.last
-    before = last.memory_tokens - last.appended_tokens
-    assert last.work.flops == costs.answer_after(before, last.prefilled_tokens, 3, 4).total
+    before = last.work.memory_tokens - last.work.appended_tokens
+    assert last.work.flops == costs.answer_after(before, last.work.prefilled_tokens, 3, 4).total
     assert last.work.full_flops > last.work.flops
     answer_text(speaking, [*GROUP, NOTHING_NEW])
     assert speaking.last.work.flops < last.work.flops
@@ -187,7 +189,9 @@ def test_an_answer_never_depends_on_earlier_questions(family: str, data: st.Data
         numbers |= {tile: count + index for index, tile in enumerate(tiles)}
         count += len(tiles)
         assert sorted(memory.numbers) == sorted(numbers.values())
-        assert len({tuple(region) for region in memory.regions.tolist()}) == len(numbers) == speaking.last.tokens_used
+        assert (
+            len({tuple(region) for region in memory.regions.tolist()}) == len(numbers) == speaking.last.work.tokens_used
+        )
         if tiles or superseded_tiles:
             group = packets
 
@@ -205,7 +209,7 @@ def test_a_memory_in_one_slot_does_not_change_another() -> None:
         reference = session()
         assert answers[0].result is not None
         assert answers[0].result.text == answer_text(reference, GROUP[:count])
-        assert answers[0].result.memory_tokens == reference.last.memory_tokens
+        assert answers[0].result.work.memory_tokens == reference.last.work.memory_tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -237,10 +241,10 @@ def test_a_glance_at_a_memory_needs_no_overview_and_keeps_it() -> None:
     answer_text(speaking, GROUP[:2])
     result = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY)
     question = len(speaking.prompts.question(OTHER_QUERY)) + len(speaking.prompts.ids.frame_close)
-    assert (result.tokens_used, result.prefilled_tokens) == (0, question)
+    assert (result.work.tokens_used, result.work.prefilled_tokens) == (0, question)
     assert len(result.feedback.regions) == 5
     answer_text(speaking, GROUP)
-    assert speaking.last.appended_tokens == 3
+    assert speaking.last.work.appended_tokens == 3
 
 
 def video(count: int, frames: int = 2, *, first: int = 0) -> list[TokenPacket]:
@@ -304,13 +308,13 @@ def test_only_the_newest_frame_is_prefilled() -> None:
         answer_text(speaking, frames[:count])
         last, tokens = speaking.last, len(frames[count - 1].regions)
         head = len(speaking.prompts.ids.head) if count == 1 else 0
-        assert (last.prefilled_tokens, last.appended_tokens) == (head + around + tokens + question, tokens)
+        assert (last.work.prefilled_tokens, last.work.appended_tokens) == (head + around + tokens + question, tokens)
         assert [stamp.frame_index for stamp in last.stamps] == list(range(max(count - 3, 0), count))
         assert last.feedback is not None
         assert last.feedback.regions.tolist() == frames[count - 1].regions.tolist()
     answer_text(speaking, [*frames[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
-    assert speaking.last.appended_tokens == 0
-    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
+    assert speaking.last.work.appended_tokens == 0
+    assert speaking.last.work.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
     assert [stamp.frame_index for stamp in speaking.last.stamps] == [3, 4, 6]
 
 
@@ -352,9 +356,9 @@ def test_the_work_does_not_count_tokens_read_again_after_a_loss(group: list[Toke
         for query in (QUERY, OTHER_QUERY):
             fresh = session()
             assert answer_text(speaking, group[:count], query) == answer_text(fresh, group[:count], query)
-            assert speaking.last.work == fresh.last.work
-            assert speaking.last.kept_bytes == fresh.last.kept_bytes
-            assert speaking.last.prefilled_tokens <= fresh.last.prefilled_tokens
+            assert speaking.last.operations == fresh.last.operations
+            assert speaking.last.work.kept_bytes == fresh.last.work.kept_bytes
+            assert speaking.last.work.prefilled_tokens <= fresh.last.work.prefilled_tokens
 
 
 def test_frames_of_another_time_are_read_again() -> None:
@@ -364,5 +368,5 @@ def test_frames_of_another_time_are_read_again() -> None:
         replace(packet, stamp=replace(packet.stamp, media_ns=packet.stamp.media_ns + 10**12)) for packet in frames
     ]
     assert answer_text(speaking, later_frames) == answer_text(session(), later_frames)
-    assert speaking.last.appended_tokens > 0
+    assert speaking.last.work.appended_tokens > 0
     assert speaking.last.stamps == tuple(packet.stamp for packet in later_frames)

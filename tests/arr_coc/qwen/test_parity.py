@@ -134,7 +134,7 @@ def test_greedy_answers_equal_stock_generation(family: str, encode: Encode) -> N
     session = AnswerSession(qwen, AnswerOptions(encode, Decoding(max_tokens=16)))
     for _ in range(2):  # the second time from cached keys and values
         assert "".join(session.answer(packet, QUERY)) == expected
-    assert session.last.tokens_used == GRID.tiles
+    assert session.last.work.tokens_used == GRID.tiles
 
 
 @torch.no_grad()

@@ -65,7 +65,7 @@ def test_a_previous_answer_above_max_tokens_is_not_scored() -> None:
     (answer,) = ended(speaking, SlotQuestion(0, packet(), QUERY, previous=PREVIOUS, same_above=0.0))
     assert answer.same is None
     assert answer.result is not None
-    assert answer.result.text_tokens > 0
+    assert answer.result.work.text_tokens > 0
 
 
 def test_a_likely_previous_answer_is_returned_without_decoding() -> None:
@@ -76,7 +76,7 @@ def test_a_likely_previous_answer_is_returned_without_decoding() -> None:
     assert repetition.has_ended
     assert repetition.result is not None
     assert first.result is not None
-    assert (repetition.piece, repetition.result.text, repetition.result.text_tokens) == (PREVIOUS, PREVIOUS, 0)
+    assert (repetition.piece, repetition.result.text, repetition.result.work.text_tokens) == (PREVIOUS, PREVIOUS, 0)
     assert repetition.result.feedback is not None
     assert repetition.result.work.flops > first.result.work.flops // 4
 
@@ -99,7 +99,7 @@ def test_an_answer_after_the_score_is_that_without_it(family: str, slots: int) -
         assert answer.result.feedback is not None
         assert scored_answer.result.feedback is not None
         assert (scored_answer.result.feedback.attention == answer.result.feedback.attention).all()
-        assert scored_answer.result.prefilled_tokens == answer.result.prefilled_tokens
+        assert scored_answer.result.work.prefilled_tokens == answer.result.work.prefilled_tokens
 
 
 def test_history_stands_before_the_question_and_changes_no_embedding() -> None:
@@ -112,7 +112,7 @@ def test_history_stands_before_the_question_and_changes_no_embedding() -> None:
     assert answered.result is not None
     assert joined_answer.result is not None
     assert answered.result.token_ids == joined_answer.result.token_ids
-    assert answered.result.prefilled_tokens == joined_answer.result.prefilled_tokens
+    assert answered.result.work.prefilled_tokens == joined_answer.result.work.prefilled_tokens
     assert answered.result.feedback is not None
     assert plain.result.feedback is not None
     assert (answered.result.feedback.similarity == plain.result.feedback.similarity).all()

@@ -60,7 +60,7 @@ def test_a_reading_that_is_given_up_leaves_no_trace(family: str) -> None:
         for _ in zip(range(count), steps, strict=False):
             pass
         assert answer_text(speaking, GROUP[:2], OTHER_QUERY) == answer_text(session(family), GROUP[:2], OTHER_QUERY)
-        assert speaking.last.appended_tokens == 0
+        assert speaking.last.work.appended_tokens == 0
     assert answer_text(speaking, GROUP) == answer_text(session(family), GROUP)
 
 
@@ -73,11 +73,11 @@ def test_a_new_group_is_read_while_the_old_one_answers(family: str) -> None:
     for number, _ in enumerate(reading.steps()):
         if number % 20 == 5:
             assert answer_text(speaking, GROUP) == answer_text(session(family), GROUP)
-            assert speaking.last.appended_tokens == 0
+            assert speaking.last.work.appended_tokens == 0
     assert reading.fits
     reading.commit()
     assert answer_text(speaking, [rebuilt]) == answer_text(session(family), [rebuilt])
-    assert speaking.last.appended_tokens == 0
+    assert speaking.last.work.appended_tokens == 0
 
 
 def test_a_reading_fits_no_other_group() -> None:
@@ -95,7 +95,7 @@ def test_a_packet_that_only_supersedes_is_read() -> None:
     packets = [GROUP[0], frame(1, [], [1])]
     read(speaking, packets)
     assert answer_text(speaking, packets) == answer_text(session(), packets)
-    assert speaking.last.tokens_used == 3
+    assert speaking.last.work.tokens_used == 3
 
 
 def test_several_frames_are_not_read_ahead() -> None:

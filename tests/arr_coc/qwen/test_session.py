@@ -53,22 +53,22 @@ def test_the_pieces_are_the_text() -> None:
     speaking = session()
     pieces = list(speaking.answer(packet(), QUERY))
     assert "".join(pieces) == speaking.last.text
-    assert speaking.last.text_tokens == 8
-    assert speaking.last.tokens_used == 6
+    assert speaking.last.work.text_tokens == 8
+    assert speaking.last.work.tokens_used == 6
 
 
 def test_the_work_ignores_the_cache_and_is_reported_for_all_tokens_too() -> None:
     speaking, costs = session(), Costs(tiny_qwen())
     answer_text(speaking, packet(), QUERY)
-    text_tokens = speaking.last.prefilled_tokens - 6
-    first = speaking.last.work
+    text_tokens = speaking.last.work.prefilled_tokens - 6
+    first = speaking.last.operations
     assert first == costs.work("sparse", [6], [12], text_tokens, 8)
     assert first.flops < first.full_flops
     answer_text(speaking, packet(), QUERY)
-    assert speaking.last.prefilled_tokens < text_tokens
-    assert speaking.last.work == first, "as from an empty cache"
+    assert speaking.last.operations.prefilled_tokens < text_tokens
+    assert speaking.last.operations == first, "as from an empty cache"
     answer_text(speaking, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
-    two = speaking.last.work
+    two = speaking.last.operations
     text_tokens = two_frames_text(speaking)
     assert two == costs.work("sparse", [4, 12], [12, 12], text_tokens, 8)
 
@@ -77,7 +77,7 @@ def two_frames_text(speaking: AnswerSession) -> int:
     """Number of text tokens of a prompt about the two frames."""
     fresh = AnswerSession(speaking.qwen, speaking.options)
     answer_text(fresh, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
-    return fresh.last.prefilled_tokens - 16
+    return fresh.last.work.prefilled_tokens - 16
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -97,22 +97,22 @@ def test_only_what_changed_is_prefilled() -> None:
     prompt = head + len(speaking.prompts.ids.frame_open + speaking.prompts.ids.frame_close) + 6 + query_tokens
     prompt += len(speaking.prompts.ids.before_query + speaking.prompts.ids.after_query)
     answer_text(speaking, packet(0), QUERY)
-    assert speaking.last.prefilled_tokens == prompt
+    assert speaking.last.work.prefilled_tokens == prompt
     answer_text(speaking, packet(1), QUERY)
-    assert speaking.last.prefilled_tokens == prompt - head
+    assert speaking.last.work.prefilled_tokens == prompt - head
     answer_text(speaking, packet(1), QUERY)
     ids = speaking.prompts.ids
-    assert speaking.last.prefilled_tokens == query_tokens + len(ids.before_query + ids.after_query)
+    assert speaking.last.work.prefilled_tokens == query_tokens + len(ids.before_query + ids.after_query)
 
 
 def test_frames_before_the_first_change_are_kept() -> None:
     speaking = session()
     answer_text(speaking, [packet(0, media_s=0.0), packet(1, media_s=0.5)], QUERY)
-    whole_prompt = speaking.last.prefilled_tokens
-    assert speaking.last.tokens_used == 12
+    whole_prompt = speaking.last.work.prefilled_tokens
+    assert speaking.last.work.tokens_used == 12
     answer_text(speaking, [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY)
     result = speaking.last
-    assert result.prefilled_tokens < whole_prompt - 6
+    assert result.work.prefilled_tokens < whole_prompt - 6
     assert result.feedback.stamp.frame_index == 2
     assert answer_text(session(), [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY) == result.text
 
@@ -149,7 +149,7 @@ def test_feedback_is_about_what_was_shown(family: str, encode: Any) -> None:
     answer_text(speaking, whole(), QUERY)
     feedback = speaking.last.feedback
     assert feedback.stamp == whole().stamp
-    assert len(feedback.regions) == speaking.last.tokens_used == (12 if encode == "full" else 6)
+    assert len(feedback.regions) == speaking.last.work.tokens_used == (12 if encode == "full" else 6)
     assert feedback.regions.dtype == np.int32
     assert feedback.attention.shape == feedback.similarity.shape == (len(feedback.regions),)
     assert feedback.attention.dtype == feedback.similarity.dtype == np.float32
@@ -199,7 +199,7 @@ def test_stopping_ends_the_answer_and_keeps_its_text() -> None:
         return calls == 3
 
     text = answer_text(speaking, packet(), QUERY, should_stop)
-    assert speaking.last.text_tokens == 3
+    assert speaking.last.work.text_tokens == 3
     assert speaking.last.text == text
 
 
@@ -216,8 +216,8 @@ def test_times_add_up() -> None:
     speaking = session()
     answer_text(speaking, packet(), QUERY)
     last = speaking.last
-    assert min(last.encode_ms, last.prefill_ms, last.decode_ms) > 0
-    assert last.first_token_ms == pytest.approx(last.encode_ms + last.prefill_ms)
+    assert min(last.work.encode_ms, last.work.prefill_ms, last.work.decode_ms) > 0
+    assert last.first_token_ms == pytest.approx(last.work.encode_ms + last.work.prefill_ms)
 
 
 def test_feedback_after_the_last_token_is_not_decoding_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_feedback_after_the_last_token_is_not_decoding_time(monkeypatch: pytest.
     clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))
     monkeypatch.setattr("arr_coc.qwen.slot.time", clock)
     answer_text(speaking, packet(), QUERY)
-    assert speaking.last.decode_ms == 1e3 * (speaking.last.text_tokens - 1), "a step for each but the first"
+    assert speaking.last.work.decode_ms == 1e3 * (speaking.last.work.text_tokens - 1), "a step for each but the first"
 
 
 def test_the_question_cannot_end_its_own_turn() -> None:
@@ -389,8 +389,8 @@ def test_a_yes_no_score_is_that_of_an_answers_first_token() -> None:
     text = "".join(speaking.answer(packet_of_no(), QUESTION))
     assert score.mass > 0.99
     assert text == ("yes" if score.yes > 0.5 else "No")
-    assert (looking.last.text, looking.last.text_tokens) == ("", 0)
-    assert looking.last.prefill_ms > 0
+    assert (looking.last.text, looking.last.work.text_tokens) == ("", 0)
+    assert looking.last.work.prefill_ms > 0
     assert looking.last.feedback.attention.max() == 1
 
 
@@ -398,11 +398,11 @@ def test_a_yes_no_score_costs_its_own_tokens_after_an_answer() -> None:
     speaking = session_of_no()
     caption = "".join(session_of_no().answer(packet_of_no(), CAPTION))
     speaking.score_yes_no(packet_of_no(), QUESTION)
-    whole_prompt = speaking.last.prefilled_tokens
+    whole_prompt = speaking.last.work.prefilled_tokens
     assert "".join(speaking.answer(packet_of_no(), CAPTION)) == caption
     speaking.score_yes_no(packet_of_no(), QUESTION)
-    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(QUESTION))
-    assert speaking.last.prefilled_tokens < whole_prompt
+    assert speaking.last.work.prefilled_tokens == len(speaking.prompts.question(QUESTION))
+    assert speaking.last.work.prefilled_tokens < whole_prompt
 
 
 def test_a_yes_no_score_is_the_same_after_other_questions() -> None:
@@ -418,7 +418,7 @@ def test_the_cache_of_yes_no_scores_does_not_grow() -> None:
     sizes = []
     for seed in range(6):
         looking.score_yes_no(packet_of_no(seed), QUESTION)
-        sizes.append(looking.last.kept_bytes)
+        sizes.append(looking.last.work.kept_bytes)
     assert len(set(sizes)) == 1
 
 

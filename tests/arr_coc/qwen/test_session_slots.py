@@ -61,10 +61,10 @@ def spoken(batch: AnswerSession, answers: Sequence[SlotAnswer]) -> list[AnswerRe
 
 def check_equal(result: AnswerResult, expected: AnswerResult) -> None:
     assert result.text == expected.text
-    assert (result.text_tokens, result.tokens_used, result.work) == (
-        expected.text_tokens,
-        expected.tokens_used,
-        expected.work,
+    assert (result.work.text_tokens, result.work.tokens_used, result.operations) == (
+        expected.work.text_tokens,
+        expected.work.tokens_used,
+        expected.operations,
     )
     assert (result.feedback is None) == (expected.feedback is None)
     if result.feedback is not None and expected.feedback is not None:
@@ -141,11 +141,11 @@ def test_the_same_frame_costs_another_question_its_own_tokens_only() -> None:
     spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)]))
     results = spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), OTHER_QUERY) for slot in range(2)]))
     for slot, result in enumerate(results):
-        assert result.prefilled_tokens < 6 + len(batch.slots[slot].prompts.question(OTHER_QUERY))
+        assert result.work.prefilled_tokens < 6 + len(batch.slots[slot].prompts.question(OTHER_QUERY))
         check_equal(result, alone(qwen, options(), packet(slot), OTHER_QUERY))
     batch.forget(0)
     fresh = spoken(batch, batch.ask([SlotQuestion(0, packet(0), OTHER_QUERY)]))
-    assert fresh[0].prefilled_tokens > results[0].prefilled_tokens
+    assert fresh[0].work.prefilled_tokens > results[0].work.prefilled_tokens
 
 
 def test_cached_frames_are_not_encoded_and_others_are_encoded_together(
@@ -165,7 +165,7 @@ def test_cached_frames_are_not_encoded_and_others_are_encoded_together(
         results = spoken(batch, batch.ask([SlotQuestion(slot, packet(seed), QUERY) for slot, seed in enumerate(seeds)]))
         for seed, result in zip(seeds, results, strict=True):
             check_equal(result, alone(qwen, options(), packet(seed), QUERY))
-            assert result.encode_ms >= 0
+            assert result.work.encode_ms >= 0
     assert passes == [[0, 1, 2, 3], [5, 7]]
 
 
@@ -201,7 +201,7 @@ def test_yes_and_no_are_scored_together_beside_answers() -> None:
         (score,) = answer.scores
         assert score.yes == pytest.approx(expected_score.yes, abs=1e-5)
         assert answer.result is not None
-        assert answer.result.text_tokens == 0
+        assert answer.result.work.text_tokens == 0
     check_equal(spoken(batch, scored[2:])[0], alone(qwen, answer_options, *asked(3)[2]))
 
 

@@ -112,7 +112,7 @@ def test_thoughts_are_shown_or_left_out_and_counted() -> None:
         text = "".join(speaking.answer(packet(), QUERY))
         texts[thinking] = text
         last = speaking.last
-        assert (last.text, last.text_tokens, last.thought_tokens) == (text, 6, 6)  # it never ends its thoughts
+        assert (last.text, last.work.text_tokens, last.thought_tokens) == (text, 6, 6)  # it never ends its thoughts
         decoded = speaking.qwen.tokenizer.decode(last.token_ids, skip_special_tokens=True)
     assert texts == {"hide": "", "show": decoded}
     speaking = session("off")

@@ -72,7 +72,7 @@ def test_a_still_picture_is_read_whole_and_then_nothing(model: ARRCOCQwen) -> No
     show(stream, [image] * 4, 1)
     assert not stream.idle(0)
     assert stream.answer().tokens_used == 192 > first.tokens_used
-    assert stream._session.last.appended_tokens == 0
+    assert stream._session.last.work.appended_tokens == 0
     assert not stream.idle(0)
 
 
@@ -85,7 +85,7 @@ def test_an_answer_after_idle_time_reads_the_question_alone(model: ARRCOCQwen) -
         read_all(stream)
     text = stream.answer().text
     assert CIRCLE in text
-    assert stream._session.last.appended_tokens == 0
+    assert stream._session.last.work.appended_tokens == 0
 
 
 def test_a_question_in_the_middle_of_a_reading_finds_the_group_as_it_was(model: ARRCOCQwen) -> None:
@@ -128,7 +128,7 @@ def test_a_cut_begins_anew(model: ARRCOCQwen) -> None:
     show(stream, [255 - cv2.flip(picture(has_circle=True), -1)] * 2, 1)
     stream.answer()
     last = stream._session.last
-    assert last.appended_tokens == last.tokens_used <= 52
+    assert last.work.appended_tokens == last.work.tokens_used <= 52
 
 
 def test_the_form_of_an_answer_stands_once_in_the_prompt() -> None:

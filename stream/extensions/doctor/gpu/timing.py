@@ -389,9 +389,9 @@ def model() -> CheckResult:
     figures = [
         Figure(name, value, target=MODEL_TARGETS_MS.get(name) if large else None) for name, value in values.items()
     ]
-    rate = 1e3 * (TEXT_TOKENS - 1) / statistics.median(result.decode_ms for result in results)
+    rate = 1e3 * (TEXT_TOKENS - 1) / statistics.median(result.work.decode_ms for result in results)
     figures.append(Figure("decode", rate, "tokens/s", TOKENS_TARGET_HZ if large else None, is_rate=True))
-    facts = {"model": qwen.model_id, "visual_tokens": results[-1].tokens_used, "text_tokens": TEXT_TOKENS}
+    facts = {"model": qwen.model_id, "visual_tokens": results[-1].work.tokens_used, "text_tokens": TEXT_TOKENS}
     return CheckResult.of_figures(*figures, facts=facts)
 
 

@@ -169,10 +169,10 @@ def test_a_graph_is_reused_and_captured_again_once_the_room_has_grown() -> None:
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
 def test_held_keys_stay_if_the_room_is_full(capture: Capture, device: str) -> None:
     qwen = model(device)
-    other = answer(qwen, None, Decoding(1), "").prefilled_tokens
+    other = answer(qwen, None, Decoding(1), "").work.prefilled_tokens
     full = "a" * (ROOM_TOKENS - 1 - other)
     result, expected = (answer(qwen, method, Decoding(2), full) for method in (capture, None))
-    assert result.prefilled_tokens == ROOM_TOKENS - 1
+    assert result.work.prefilled_tokens == ROOM_TOKENS - 1
     assert result.token_ids == expected.token_ids
 
 
@@ -183,7 +183,7 @@ def test_an_idle_slot_keeps_its_prompt_while_others_decode() -> None:
     ask(batch, 0, 1, 2)
     ask(batch, 0, 2)
     results = spoken(batch, batch.ask([SlotQuestion(1, *asked(3)[1])]))
-    assert results[0].prefilled_tokens < len(batch.slots[1].prompts.question(asked(3)[1][1])) + 3
+    assert results[0].work.prefilled_tokens < len(batch.slots[1].prompts.question(asked(3)[1][1])) + 3
     check_equal(results[0], alone(qwen, options(), *asked(3)[1]))
 
 
@@ -282,7 +282,7 @@ def test_a_session_has_the_same_texts_and_feedback(capture: Capture, device: str
         assert texts[0] == texts[1]
         learnt = [torch.from_numpy(session.last.feedback.attention) for session in (captured, plain)]  # type: ignore[union-attr]
         torch.testing.assert_close(*learnt, atol=1e-5, rtol=0)
-    assert captured.last.kept_bytes == plain.last.kept_bytes
+    assert captured.last.work.kept_bytes == plain.last.work.kept_bytes
 
 
 @pytest.mark.parametrize("capture", [None, run_first])

@@ -49,7 +49,7 @@ def test_nothing_that_an_answer_kept_makes_the_next_one_quicker(model: ARRCOCQwe
     prefilled = []
     for number in range(3):
         answered(comparer, number, column, warm=False)
-        prefilled.append(model._session.last.prefilled_tokens)
+        prefilled.append(model._session.last.work.prefilled_tokens)
     assert prefilled[0] == prefilled[1] == prefilled[2]
 
 
