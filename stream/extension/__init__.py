@@ -6,7 +6,7 @@ A name is that of an object, `package.module:object`, as entry points have it. d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
@@ -203,6 +203,20 @@ class SourceType:
 
 
 @dataclass(frozen=True, slots=True)
+class DisplayOpening:
+    """Terminal on which the cameras of a run are shown."""
+
+    names: Sequence[str]
+    """Names of the cameras; one empty name for one."""
+    out: int
+    """Descriptor of the terminal."""
+    keys: int | None
+    """Descriptor of the terminal that questions are typed on; None if they cannot be."""
+    questions_fd: int | None
+    """Descriptor from which lines to ask are read; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatchRequest:
     """Sources of the command `watch`, and how one is watched."""
 
@@ -263,6 +277,10 @@ class Extension:
     serving: str = ""
     """Name of a function that opens something beside an answer server, `(Config, ServerStatistics, RunControl)`; it is
     closed with the server, and may be None."""
+    display: str = ""
+    """Name of a function that opens the display of cameras that are watched on a terminal: `(DisplayOpening) ->
+    stream.sinks.base.Display | None`. The first that opens one shows the run, those of other packages first; else it is
+    lines."""
     page_panel: str = ""
     """Name of a function that gives routes of the live page for the configurations of its runs:
     `(Sequence[Config]) -> list[starlette.routing.BaseRoute]`."""

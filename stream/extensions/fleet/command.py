@@ -216,7 +216,7 @@ def _run_all(
     place: ClusterPlace | None,
     vllm: VllmChoice | None,
 ) -> list[CameraOutcome]:
-    from stream.display import open_display
+    from stream.display.choice import open_display
     from stream.sinks.paths import STDOUT
 
     if vllm is None:

@@ -12,9 +12,9 @@ from msgspec import structs
 from stream.cli import main
 from stream.clock import DisplayClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.display.layout import figure_rows
 from stream.display.state import Transcript
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, Event, Notice, Summary
+from stream.extensions.live.layout import figure_rows
 from stream.extensions.record.replay import ReplayedAnswer
 from stream.extensions.record.section import RecordSection
 from stream.monitor.statistics import RunStatistics
