@@ -277,6 +277,9 @@ class Extension:
     serving: str = ""
     """Name of a function that opens something beside an answer server, `(Config, ServerStatistics, RunControl)`; it is
     closed with the server, and may be None."""
+    frame_observer: str = ""
+    """Name of a function that opens an observer of the frame stages, in their process: `(Config, SourceInfo) ->
+    stream.stages.frame_observer.FrameObserver | None`."""
     display: str = ""
     """Name of a function that opens the display of cameras that are watched on a terminal: `(DisplayOpening) ->
     stream.sinks.base.Display | None`. The first that opens one shows the run, those of other packages first; else it is

@@ -38,9 +38,9 @@ from stream.events import (
     Summary,
     YesNoResult,
 )
+from stream.extensions.live.layout import figure_rows
 from stream.extensions.shadow.budget import LOW
 from stream.extensions.shadow.section import ShadowSection
-from stream.extensions.live.layout import figure_rows
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet
