@@ -28,8 +28,8 @@ from stream.errors import (
 from stream.options.extra import SCHEMA
 from stream.sinks.checks import check_outputs
 from stream.sinks.output_file import check_distinct
-from stream.sinks.paths import STDOUT, is_bag, is_hls
-from stream.sinks.types import output_files, sinks_of
+from stream.sinks.paths import STDOUT
+from stream.sinks.types import output_files, path_form, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
 from stream.sources.factory import check_source
 
@@ -125,10 +125,10 @@ def output_for(config: Config, name: str) -> Config:
 def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
     if path == STDOUT:
         return path
-    if folder_of is not None and (path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))):
+    if folder_of is not None and (path.endswith(os.sep) or (os.path.isdir(path) and path_form(path) != "new folder")):
         return os.path.join(path, name + folder_of)
     if NAME not in path:
-        if is_hls(path):
+        if path_form(path) == "file in own folder":
             example = os.path.join(NAME, Path(path).name)
         else:
             example = f"{NAME}{Path(path).suffix}"

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from stream.sinks.base import SharedSink, Sink
     from stream.sources.segments import SegmentRecorder
 
-Need = Literal["maps", "reasons", "viewer pictures", "overlays", "video", "record", "frames at once"]
+Need = Literal["maps", "reasons", "viewer pictures", "overlays", "video", "segments", "record", "frames at once"]
 """What a run provides on demand: maps of relevance with frames, the reasons for tokens, pictures that viewers ask for,
-drawn overlays of each frame, the source's video, what the answer stage gets and gives, frames without a delay."""
+drawn overlays of each frame, the source's video, the video as files in the output's folder, what the answer stage gets
+and gives, frames without a delay."""
+
+PathForm = Literal["file", "new folder", "file in own folder"]
+"""What a path of `output.paths` names: a file, a folder that the run makes, or a file in a folder that the run may make
+and fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ class SinkType:
     """Description of the output in messages and documents."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of its files. Without `key` it writes the paths of `output.paths` with one of them."""
+    form: PathForm = "file"
+    """What these paths name."""
     key: str = ""
     """Key that turns it on, such as `otlp.url`: if it has a value."""
     option: str = ""
@@ -89,7 +96,7 @@ class SinkType:
     """Optional libraries that it needs."""
     check: str = ""
     """Name of a function that raises ConfigError for a configuration that would fail at once: `(Config) -> object`. It
-    loads nothing heavy."""
+    loads nothing heavy. With several sources, one of `output.paths` is checked before the first run, too."""
     pictures: Literal["none", "asked", "every"] = "none"
     """Pictures for the sink: none, of frames with an answer, or also every few frames (`output.pictures_every`)."""
     pictures_key: str = ""

@@ -53,8 +53,7 @@ from stream.runtime.worker_messages import (
     pack_report,
     unpack_report,
 )
-from stream.sinks.paths import is_hls
-from stream.sinks.types import is_needed
+from stream.sinks.types import caption_type, is_needed
 from stream.sources.factory import open_source
 from stream.sources.segments import SegmentRecorder
 from stream.stages.allocate import AllocateContext, AllocateStage
@@ -449,8 +448,10 @@ def run_in_threads(
 
 
 def _segment_recorder(config: Config) -> SegmentRecorder | None:
-    """Return the recorder of the source's video for HLS and clips, None without one. With masks it copies none."""
-    folder = next((os.path.dirname(path) or "." for path in config.output.paths if is_hls(path)), None)
+    """Return the recorder of the source's video for outputs that need it, None without one. With masks it copies
+    none."""
+    streams = (path for path in config.output.paths if "segments" in caption_type(path).needs)
+    folder = next((os.path.dirname(path) or "." for path in streams), None)
     in_memory = is_needed(config, "video")
     if folder is None and not in_memory:
         return None

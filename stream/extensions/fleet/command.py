@@ -266,8 +266,7 @@ def _of_camera(config: Config, name: str) -> Config:
     Its name is in the place of `{camera}`; a folder gets a file of that name, and one for clips a folder.
     """
     from stream.commands.run import CAPTIONS, NAME
-    from stream.sinks.paths import is_bag
-    from stream.sinks.types import sinks_of
+    from stream.sinks.types import path_form, sinks_of
 
     def named(path: str) -> str:
         # placeholder in an output's name for the camera's name, beside that of several sources in turn
@@ -285,7 +284,7 @@ def _of_camera(config: Config, name: str) -> Config:
                 values[sink.key] = os.path.join(path, name)
     values["output.paths"] = tuple(
         os.path.join(path, name + CAPTIONS)
-        if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))
+        if path.endswith(os.sep) or (os.path.isdir(path) and path_form(path) != "new folder")
         else path
         for path in map(named, config.output.paths)
     )
