@@ -27,7 +27,6 @@ FEATURES = {
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
     "adapt": "arr_coc.adaptation",
-    "zeromq": "stream.transport.services",
     "zones": "arr_coc.allocation.zones",
 }
 

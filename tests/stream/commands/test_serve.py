@@ -17,10 +17,10 @@ import pytest
 from stream.cli import main
 from stream.config import Config
 from stream.control import Ask
+from stream.extensions.zeromq import services as control_module
 from stream.extensions.zeromq.section import ZeromqSection
 from stream.extensions.zeromq.sinks import ControlSink
 from stream.monitor.health import RunMonitor
-from stream.transport import services as control_module
 from tests.stream.test_cli import error_of
 from tests.support.events import frame
 from tests.support.network import LIMIT_S, free_port, until
