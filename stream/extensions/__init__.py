@@ -1,7 +1,7 @@
 """Features that hang on the core, one package each with an `EXTENSION`."""
 
 NAMES = (
-    *("fleet", "bench", "adapt", "mcp", "lerobot", "onvif", "shadow", "latency", "detections", "journal"),
+    *("serve", "fleet", "bench", "adapt", "mcp", "lerobot", "onvif", "shadow", "latency", "detections", "journal"),
     *("hls", "heatmap", "why", "record", "overlay", "clips", "zeromq", "metrics", "web", "mqtt", "webhook"),
     *("on_match", "robotics", "otlp", "rerun", "past", "doctor", "live"),
 )
