@@ -20,15 +20,11 @@ FEATURES = {
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
     "finetune": "arr_coc.finetune",
     "latency": "arr_coc.allocation.latency_budget",
-    "live display": "stream.display.live stream.display.panes stream.display.layout",
-    "serve": "stream.commands.serve",
     "side questions": "stream.answer.side",
     "small weights": "arr_coc.qwen.small_weights",
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
     "adapt": "arr_coc.adaptation",
-    "record": "stream.recording.recorder",
-    "zeromq": "stream.transport.services",
     "zones": "arr_coc.allocation.zones",
 }
 

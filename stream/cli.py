@@ -54,8 +54,6 @@ CORE = (
     CommandType(function="stream.commands.caption:caption", grouped=True),
     CommandType(function="stream.commands.watch:watch", grouped=True),
     CommandType(function="stream.commands.caption:demo", grouped=True),
-    CommandType(function="stream.commands.serve:serve_answers"),
-    CommandType(function="stream.commands.serve:keys"),
 )
 
 app = typer.Typer(

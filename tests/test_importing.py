@@ -19,7 +19,7 @@ LIGHT = {
     "stream.runtime.session": {"torch", "transformers", "av"},
     "stream.runtime.frame_process": {"torch", "transformers", "av"},
     "stream.monitor.health": {"torch", "transformers", "av", "zmq"},
-    "stream.display.live": {"torch", "transformers", "av"},
+    "stream.extensions.live.display": {"torch", "transformers", "av"},
     "stream.extensions.doctor": {"torch", "transformers", "av"},
     "stream.extensions.web.comparison.process": {"torch", "transformers", "av"},
     "stream.extensions.web.access": {"starlette", "uvicorn", "zmq", "torch"},

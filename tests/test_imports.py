@@ -44,7 +44,7 @@ def local(names: set[str]) -> set[str]:
 
 
 ONLY_IN = {
-    "zmq": "stream.transport",
+    "zmq": "stream.transport stream.extensions.zeromq",
     "av": "stream.sources stream.sinks stream.extensions",
     "transformers": "arr_coc.qwen arr_coc.finetune",
     "OpenGL": "arr_coc.backends.gl",

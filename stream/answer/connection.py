@@ -72,8 +72,8 @@ class AnswerEndpoint:
 
     `snapshot`: memory shared with a server process on this machine; `pixels`: device memory. `supervised`: a supervisor
     notices the server's death. `on_timeout` is called after too long a silence, before the client looks for another
-    server. `observer` is notified of every message sent or received. `servers`: several servers, one server by name, or
-    an empty tuple until servers are assigned; `choice` selects one of them, and `endpoint` names them in messages.
+    server. `observers` are notified of every message sent or received. `servers`: several servers, one server by name,
+    or an empty tuple until servers are assigned; `choice` selects one of them, and `endpoint` names them in messages.
     None: one server at a fixed address.
     """
 
@@ -83,7 +83,7 @@ class AnswerEndpoint:
     pixels: PixelSender | None = None
     supervised: bool = True
     on_timeout: Callable[[], None] = lambda: None
-    observer: LinkObserver | None = None
+    observers: tuple[LinkObserver, ...] = ()
     servers: tuple[ServerAddress, ...] | None = None
     choice: Choice = "spread"
 
@@ -103,7 +103,7 @@ class AnswerEndpoint:
         if pool is not None:
             member = pool.choose()
             endpoint, curve = (NO_SERVER, None) if member is None else (member.endpoint, member.server.curve)
-        return transport.link(endpoint, curve=curve, watched=watched, observer=self.observer)
+        return transport.link(endpoint, curve=curve, watched=watched, observers=self.observers)
 
 
 class ServerConnection:

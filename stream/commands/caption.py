@@ -85,7 +85,7 @@ def _continuation(config: Config, *, resume: bool) -> Continuation | None:
 
 def _run(config: Config, continuation: Continuation | None, service: AnswerService | None, *, resume: bool) -> Summary:
     """Run; what continues the run is closed at its end, however it ends."""
-    from stream.display import open_display
+    from stream.display.choice import open_display
     from stream.runtime.frame_stages import run_in_threads
     from stream.runtime.session import open_run, run_session
 
@@ -131,7 +131,7 @@ def demo(
     config = options.configuration(base=[layer_from_file("demo"), outputs])
     _claim(folder, [*captions, summary_path, heatmap])
 
-    from stream.display import open_display
+    from stream.display.choice import open_display
     from stream.sinks.output_file import OutputFile
 
     terminal = open_display(captions=True)

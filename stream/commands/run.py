@@ -28,8 +28,8 @@ from stream.errors import (
 from stream.options.extra import SCHEMA
 from stream.sinks.checks import check_outputs
 from stream.sinks.output_file import check_distinct
-from stream.sinks.paths import STDOUT, is_bag, is_hls
-from stream.sinks.types import output_files, sinks_of
+from stream.sinks.paths import STDOUT
+from stream.sinks.types import output_files, path_form, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
 from stream.sources.factory import check_source
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 
 NAME = "{name}"
-"""Placeholder in an output's name for the source's name without folder and suffix."""
+CAMERA = "{camera}"
+"""Placeholders in an output's name: for the source's name without folder and suffix, or the camera's name."""
 
 CAPTIONS = ".vtt"
 """Suffix of the output if `-o` names a folder."""
@@ -106,38 +107,50 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     return min(statuses)  # with watches: 0 if one of them matched
 
 
-def output_for(config: Config, name: str) -> Config:
+def output_for(config: Config, name: str, *, is_camera: bool = False) -> Config:
     """Return the configuration of one of several sources, `name` in the place of `{name}` in its outputs.
 
-    Raises OutputError if that is missing.
+    A folder for captions gets a file of that name. Cameras run at once, and `{camera}` is their name too: a folder that
+    sources share in turn then gets one for each. Raises OutputError if an output that no two sources can write has no
+    `{name}`; cameras are compared later.
     """
-    values: dict[str, object] = {
-        "output.paths": tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in config.output.paths)
-    }
+
+    def named(path: str) -> str:
+        if is_camera:
+            path = path.replace(CAMERA, name)
+        return path.replace(NAME, name)
+
+    values: dict[str, object] = {}
     for sink in sinks_of(config):
-        if sink.place in ("file", "folder"):
-            values[sink.key] = _place(sink.option, config.value(sink.key), name)
-        elif sink.place == "shared folder":  # one folder for all, if it names no place for each
-            values[sink.key] = config.value(sink.key).replace(NAME, name)
-    return config.with_values(values)
+        if sink.place not in ("file", "folder", "shared file", "shared folder"):
+            continue
+        path = config.value(sink.key)
+        values[sink.key] = named(path)
+        if is_camera and sink.place == "shared folder" and named(path) == path:
+            values[sink.key] = os.path.join(path, name)
+        elif not is_camera and sink.place in ("file", "folder"):
+            _check_named(sink.option, path)
+    paths = []
+    for path in config.output.paths:
+        place = named(path)
+        is_folder = place.endswith(os.sep) or (os.path.isdir(place) and path_form(place) != "new folder")
+        if is_folder and path != STDOUT:
+            place = os.path.join(place, name + CAPTIONS)
+        elif not is_camera and path != STDOUT:
+            _check_named("-o", path, ", or name a folder")
+        paths.append(place)
+    return config.with_values({**values, "output.paths": tuple(paths)})
 
 
-def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
-    if path == STDOUT:
-        return path
-    if folder_of is not None and (path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))):
-        return os.path.join(path, name + folder_of)
-    if NAME not in path:
-        if is_hls(path):
-            example = os.path.join(NAME, Path(path).name)
-        else:
-            example = f"{NAME}{Path(path).suffix}"
-        if folder_of is not None:
-            hint = ", or name a folder"
-        else:
-            hint = ""
-        raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{hint}")
-    return path.replace(NAME, name)
+def _check_named(option: str, path: str, hint: str = "") -> None:
+    """Raise OutputError if a path of one of several sources has no `{name}`."""
+    if NAME in path:
+        return
+    if path_form(path) == "file in own folder":
+        example = os.path.join(NAME, Path(path).name)
+    else:
+        example = f"{NAME}{Path(path).suffix}"
+    raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{hint}")
 
 
 def _name_of(source: str) -> str:

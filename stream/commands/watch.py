@@ -51,7 +51,8 @@ def watch(
 
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config_loading import ConfigLayer
-    from stream.display import WatchOptions, open_display
+    from stream.display import WatchOptions
+    from stream.display.choice import open_display
     from stream.extension import WatchRequest
     from stream.extension.registry import extensions
     from stream.sinks.paths import STDOUT

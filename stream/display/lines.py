@@ -13,9 +13,8 @@ from stream import logs
 from stream.clock import Clock, DisplayClock, MonotonicClock, duration_text
 from stream.control import Ask
 from stream.display.input import Questions
-from stream.display.layout import SEPARATOR
 from stream.display.state import CameraState, TranscriptEntry
-from stream.display.text import ABOUT_THE_MODEL, dropped_text, label_text, print_answer, verdict_text
+from stream.display.text import ABOUT_THE_MODEL, SEPARATOR, dropped_text, label_text, print_answer, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     OF_FRAMES,

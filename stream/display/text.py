@@ -1,11 +1,9 @@
-"""Text for people: cut and wrapped to terminal cells, and one line for each kind of event."""
+"""Text for people: one line for each kind of event, and the end of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-
-from rich.cells import cell_len, chop_cells, set_cell_size
 
 from arr_coc.errors import counted, of_counted
 from stream.clock import clock_text, duration_text
@@ -34,48 +32,8 @@ from stream.events import (
 from stream.logs import print_line
 from stream.untrusted import printable
 
-
-def cut_path(path: str, width: int) -> str:
-    """A path or an address in at most `width` cells: its end stays, from a whole folder on if one fits, and of an
-    address its beginning too. `…/clips/a.mp4`, `rtsp://camera.l…/stream`."""
-    if cell_len(path) <= width:
-        return path
-    scheme, mark, rest = path.partition("://")
-    if mark:
-        head = set_cell_size(path, min(cell_len(scheme) + len(mark) + 8, width // 2))
-        return head + _cut_start(rest, width - cell_len(head))
-    for at, char in enumerate(path[:-1]):
-        if at and char == "/" and cell_len(path[at:]) < width:
-            return f"…{path[at:]}"
-    return _cut_start(path, width)
-
-
-def _cut_start(text: str, width: int) -> str:
-    while text and cell_len(text) >= width:
-        text = text[1:]
-    return f"…{text}" if width > 0 else ""
-
-
-def cut_text(text: str, width: int) -> str:
-    """A text in at most `width` cells; one that is cut ends in an ellipsis."""
-    if cell_len(text) <= width:
-        return text
-    return f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken between words if possible; at least one line."""
-    lines = []
-    line = ""
-    for word in text.split(" "):
-        longer = f"{line} {word}" if line else word
-        if cell_len(longer) > width:
-            lines += [line] if line else []
-            *pieces, longer = chop_cells(word, width) or [""]
-            lines += filter(None, pieces)
-        line = longer
-    return [*lines, line] if line or not lines else lines
-
+SEPARATOR = " · "
+"""Between figures in a line."""
 
 ABOUT_THE_MODEL = ("model-files", "model-world", "glances-off")
 """Codes of notices that every run of a model would repeat."""
@@ -252,7 +210,7 @@ def summary_text(summary: Summary, *, verbose: bool = False) -> str:
         parts.append(f"{summary.backend} texture")
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
-    return " · ".join(parts)
+    return SEPARATOR.join(parts)
 
 
 def memory_text(memory: MemorySummary) -> str:

@@ -6,7 +6,7 @@ A name is that of an object, `package.module:object`, as entry points have it. d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
@@ -28,9 +28,14 @@ if TYPE_CHECKING:
     from stream.sinks.base import SharedSink, Sink
     from stream.sources.segments import SegmentRecorder
 
-Need = Literal["maps", "reasons", "viewer pictures", "overlays", "video", "record", "frames at once"]
+Need = Literal["maps", "reasons", "viewer pictures", "overlays", "video", "segments", "record", "frames at once"]
 """What a run provides on demand: maps of relevance with frames, the reasons for tokens, pictures that viewers ask for,
-drawn overlays of each frame, the source's video, what the answer stage gets and gives, frames without a delay."""
+drawn overlays of each frame, the source's video, the video as files in the output's folder, what the answer stage gets
+and gives, frames without a delay."""
+
+PathForm = Literal["file", "new folder", "file in own folder"]
+"""What a path of `output.paths` names: a file, a folder that the run makes, or a file in a folder that the run may make
+and fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class SinkType:
     """Description of the output in messages and documents."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of its files. Without `key` it writes the paths of `output.paths` with one of them."""
+    form: PathForm = "file"
+    """What these paths name."""
     key: str = ""
     """Key that turns it on, such as `otlp.url`: if it has a value."""
     option: str = ""
@@ -92,7 +99,7 @@ class SinkType:
     """Optional libraries that it needs."""
     check: str = ""
     """Name of a function that raises ConfigError for a configuration that would fail at once: `(Config) -> object`. It
-    loads nothing heavy."""
+    loads nothing heavy. With several sources, one of `output.paths` is checked before the first run, too."""
     pictures: Literal["none", "asked", "every"] = "none"
     """Pictures for the sink: none, of frames with an answer, or also every few frames (`output.pictures_every`)."""
     pictures_key: str = ""
@@ -264,6 +271,20 @@ class ModelType:
 
 
 @dataclass(frozen=True, slots=True)
+class DisplayOpening:
+    """Terminal on which the cameras of a run are shown."""
+
+    names: Sequence[str]
+    """Names of the cameras; one empty name for one."""
+    out: int
+    """Descriptor of the terminal."""
+    keys: int | None
+    """Descriptor of the terminal that questions are typed on; None if they cannot be."""
+    questions_fd: int | None
+    """Descriptor from which lines to ask are read; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatchRequest:
     """Sources of the command `watch`, and how one is watched."""
 
@@ -326,6 +347,13 @@ class Extension:
     serving: str = ""
     """Name of a function that opens something beside an answer server, `(Config, ServerStatistics, RunControl)`; it is
     closed with the server, and may be None."""
+    frame_observer: str = ""
+    """Name of a function that opens an observer of the frame stages, in their process: `(Config, SourceInfo) ->
+    stream.stages.frame_observer.FrameObserver | None`."""
+    display: str = ""
+    """Name of a function that opens the display of cameras that are watched on a terminal: `(DisplayOpening) ->
+    stream.sinks.base.Display | None`. The first that opens one shows the run, those of other packages first; else it is
+    lines."""
     page_panel: str = ""
     """Name of a function that gives routes of the live page for the configurations of its runs:
     `(Sequence[Config]) -> list[starlette.routing.BaseRoute]`."""

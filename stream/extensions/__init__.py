@@ -1,8 +1,21 @@
 """Features that hang on the core, one package each with an `EXTENSION`."""
 
 NAMES = (
-    *("api", "fleet", "bench", "adapt", "mcp", "lerobot", "onvif", "shadow", "latency", "detections", "journal"),
+    *(
+        "api",
+        "serve",
+        "fleet",
+        "bench",
+        "adapt",
+        "mcp",
+        "lerobot",
+        "onvif",
+        "shadow",
+        "latency",
+        "detections",
+        "journal",
+    ),
     *("hls", "heatmap", "why", "record", "overlay", "clips", "zeromq", "metrics", "web", "mqtt", "webhook"),
-    *("on_match", "robotics", "otlp", "rerun", "past", "doctor"),
+    *("on_match", "robotics", "otlp", "rerun", "past", "doctor", "live"),
 )
 """Packages, in the order in which help and documents show their commands and options."""

@@ -1,1 +1,1 @@
-"""Recordings of a run, and the journal of its answers."""
+"""Fingerprints of a run, the journal of its answers, and parts of the files that it writes."""

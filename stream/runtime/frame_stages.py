@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import cv2
 import torch
@@ -32,13 +33,13 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import Command, RunControl, describe
 from stream.events import Event, Notice, Restarted, pack_event, store_lost
+from stream.extension.registry import extensions
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SlotTable
 from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
 from stream.protocol.pictures import PictureEndpoints, PictureExchange
 from stream.recording.identity import answer_provenance
-from stream.recording.recorder import LinkRecorder, Recorder
 from stream.runtime.answer_service import ANSWERS, AnswerService, remote_endpoint
 from stream.runtime.pacing import short_pauses
 from stream.runtime.pictures import PictureThread
@@ -52,13 +53,13 @@ from stream.runtime.worker_messages import (
     pack_report,
     unpack_report,
 )
-from stream.sinks.paths import is_hls
-from stream.sinks.types import is_needed
+from stream.sinks.types import caption_type, is_needed
 from stream.sources.factory import open_source
 from stream.sources.segments import SegmentRecorder
 from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
+from stream.stages.frame_observer import FrameObserver
 from stream.stages.frame_tap import FrameTap
 from stream.stages.texture import TextureStage
 from stream.transport import EventReceiver, Transport, private_directory
@@ -254,10 +255,7 @@ class FrameStages:
     def _stages(self) -> Iterator[Iterator[bytes]]:
         """Runs the stages inside the block, and gives their events, packed; stops and tidies up at its end."""
         with ExitStack() as stack:
-            recorder = None
-            if (folder := self._config.value("record.folder")) is not None:
-                recorder = Recorder(folder, self._info.name, live=self._info.live)
-                stack.callback(recorder.close)
+            observers = self._open_observers(stack)
             if not self._config.pipeline.single_process:
                 stack.enter_context(_one_thread_each())
             if self._plan.paced and self._config.pipeline.steady:
@@ -271,13 +269,15 @@ class FrameStages:
                 endpoint, restarts = self._start_answer(stack, transport)
                 endpoint = self._shared_pixels(stack, endpoint)
                 received = self._received(events, restarts)
-                observers: tuple[Callable[[Event], None], ...] = ()
-                if recorder is not None:
-                    endpoint = replace(endpoint, observer=LinkRecorder(recorder, endpoint.snapshot), pixels=None)
+                on_event: tuple[Callable[[Event], None], ...] = ()
+                if observers:
                     statistics = RunStatistics(self._clock, self._info.fps)
-                    observers = (statistics.add, recorder.event)
-                    received = self._recorded(received, recorder, statistics)
-                self._start_frame_stages(transport, exchanges, endpoint, observers)
+                    on_event = (statistics.add, *(observer.observe_event for observer in observers))
+                    received = self._observed(received, observers, statistics)
+                    opened = [observer.link_observer(endpoint.snapshot) for observer in observers]
+                    if links := tuple(link for link in opened if link is not None):
+                        endpoint = replace(endpoint, observers=links, pixels=None)
+                self._start_frame_stages(transport, exchanges, endpoint, on_event)
                 yield received
             finally:
                 ended = self._group.stop()
@@ -287,6 +287,17 @@ class FrameStages:
                 self._updater.close()
                 if ended:
                     transport.close()
+
+    def _open_observers(self, stack: ExitStack) -> list[FrameObserver]:
+        """Opens the observers of these stages, which the extensions have, until `stack` is closed."""
+        observers: list[FrameObserver] = []
+        for extension in extensions():
+            if extension.frame_observer:
+                observer: FrameObserver | None = resolve_name(extension.frame_observer)(self._config, self._info)
+                if observer is not None:
+                    stack.callback(observer.close)
+                    observers.append(observer)
+        return observers
 
     def _received(self, events: EventReceiver, restarts: deque[Restarted]) -> Iterator[bytes]:
         """Yields events until the allocate stage has ended and nothing of it is left."""
@@ -299,12 +310,15 @@ class FrameStages:
                 return
             yield data or b""
 
-    def _recorded(self, events: Iterator[bytes], recorder: Recorder, statistics: RunStatistics) -> Iterator[bytes]:
-        """Yields events and notices of the recorder, which gets a summary of these stages in the end."""
+    def _observed(
+        self, events: Iterator[bytes], observers: Sequence[FrameObserver], statistics: RunStatistics
+    ) -> Iterator[bytes]:
+        """Yields events and notices of the observers, which get a summary of these stages in the end."""
         for data in events:
             yield data
-            if (notice := recorder.take_notice()) is not None:
-                yield pack_event(notice)
+            for observer in observers:
+                if (notice := observer.take_notice()) is not None:
+                    yield pack_event(notice)
         control = self._control
         if self._updater.fallbacks:
             backend = "cpu"
@@ -314,7 +328,9 @@ class FrameStages:
             error = None
         else:
             error = describe(control.failure)
-        recorder.event(statistics.summary(control.outcome, error, self._group.drops, backend))
+        summary = statistics.summary(control.outcome, error, self._group.drops, backend)
+        for observer in observers:
+            observer.observe_event(summary)
 
     def _start_answer(self, stack: ExitStack, transport: Transport) -> tuple[AnswerEndpoint, deque[Restarted]]:
         """Starts the answer server, as a process or a thread, before the other stages: loading takes longest."""
@@ -356,7 +372,7 @@ class FrameStages:
         transport: Transport,
         pictures: tuple[PictureExchange, ...],
         endpoint: AnswerEndpoint,
-        observers: tuple[Callable[[Event], None], ...],
+        on_event: tuple[Callable[[Event], None], ...],
     ) -> None:
         plan = self._plan
         control = self._control
@@ -374,7 +390,7 @@ class FrameStages:
             make_allocator=plan.make_allocator,
             budget=plan.budget,
             detections=plan.make_box_feed(clock),
-            observers=observers,
+            observers=on_event,
         )
         self._group.start(
             CaptureStage(
@@ -432,8 +448,10 @@ def run_in_threads(
 
 
 def _segment_recorder(config: Config) -> SegmentRecorder | None:
-    """Return the recorder of the source's video for HLS and clips, None without one. With masks it copies none."""
-    folder = next((os.path.dirname(path) or "." for path in config.output.paths if is_hls(path)), None)
+    """Return the recorder of the source's video for outputs that need it, None without one. With masks it copies
+    none."""
+    streams = (path for path in config.output.paths if "segments" in caption_type(path).needs)
+    folder = next((os.path.dirname(path) or "." for path in streams), None)
     in_memory = is_needed(config, "video")
     if folder is None and not in_memory:
         return None

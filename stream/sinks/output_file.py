@@ -6,7 +6,6 @@ import errno
 import fcntl
 import logging
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,16 +27,9 @@ from stream.events import (
 from stream.extension import SinkOpening
 from stream.recording.writable import write_obstacle
 from stream.sinks.base import Sink
-from stream.sinks.paths import STDOUT, is_hls
+from stream.sinks.paths import STDOUT
+from stream.sinks.types import path_form
 from stream.sources.address import STDIN
-
-VIDEO_PLAYLIST = "video.m3u8"
-CAPTIONS_PLAYLIST = "captions.m3u8"
-"""Playlists beside a master playlist of HLS."""
-LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
-"""Names of files that playlists list."""
-HLS_MARK = ".arr-coc-hls"
-"""Marker file of a folder to which a stream was written, so that the next stream may overwrite it."""
 
 STDIN_FD = 0
 
@@ -224,24 +216,15 @@ def _write_all(fd: int, data: bytes) -> None:
 def check_writable(path: str) -> None:
     """Raise OutputError if a file cannot be written at `path`, as far as can be checked without creating anything."""
     parent = Path(path).parent
-    if is_hls(path) and not os.path.lexists(parent):  # it will be created
+    if path_form(path) == "file in own folder" and not os.path.lexists(parent):  # it will be created
         path = str(parent)
         parent = parent.parent
     if parent.exists() and not parent.is_dir():
         raise OutputError(f"cannot write {path!r}: {str(parent)!r} is no folder; name another")
     if os.path.isdir(path) or not parent.exists():
         raise OutputError(_refusal(path, OSError()))
-    if is_hls(path):
-        _check_stream_folder(path)
     if (obstacle := write_obstacle(path if os.path.exists(path) else parent)) is not None:
         raise OutputError(_refusal(path, OSError(0, obstacle)))
-
-
-def check_new_folder(path: str) -> None:
-    """Raise OutputError if a new folder cannot be made at `path`, as far as can be checked without making it."""
-    if os.path.lexists(path):
-        raise OutputError(folder_exists(path))
-    check_writable(path)
 
 
 def check_database(path: str, others: Sequence[str], source: str) -> None:
@@ -249,22 +232,6 @@ def check_database(path: str, others: Sequence[str], source: str) -> None:
     check_distinct([*others, path], source)
     if os.path.isdir(path) or not Path(path).parent.is_dir():
         raise OutputError(_refusal(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))))
-
-
-def folder_exists(path: str) -> str:
-    """Return the message about a folder that would be overwritten."""
-    return f"cannot write {path!r}: it exists already, and a bag is never overwritten; name another, or remove it"
-
-
-def _check_stream_folder(path: str) -> None:
-    """Raise OutputError if a stream would overwrite files that no stream has written."""
-    try:
-        names = sorted(os.listdir(os.path.dirname(path) or "."))
-    except OSError:  # the folder does not exist yet
-        return
-    conflicts = [name for name in names if name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST) or LISTED.fullmatch(name)]
-    if conflicts and HLS_MARK not in names:
-        raise OutputError(f"the folder of {path!r} holds {conflicts[0]!r}, which no run has written; name a new folder")
 
 
 def _refusal(path: str, error: OSError) -> str:
@@ -294,7 +261,7 @@ def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> No
                 also = f", as {paths_by_file[file]!r} and {path!r}"
             raise OutputError(f"output {path!r} is given twice{also}; give each its own file")
         paths_by_file[file] = path
-    _check_folders([path for path in paths if is_hls(path)])
+    _check_folders([path for path in paths if path_form(path) == "file in own folder"])
 
 
 def _check_folders(streams: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from stream.config import Config
-from stream.extension import Need, SinkType
+from stream.extension import Need, PathForm, SinkType
 from stream.extension.registry import extensions
 
 
@@ -27,6 +27,11 @@ def caption_types() -> Iterator[SinkType]:
 def caption_type(path: str) -> SinkType:
     """Return the type of a caption output that `check_outputs` has accepted."""
     return next((sink for sink in caption_types() if sink.takes(path)), JSON_LINES)
+
+
+def path_form(path: str) -> PathForm:
+    """Return what an output's path names."""
+    return caption_type(path).form
 
 
 def caption_suffixes() -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """ZeroMQ sockets: links between stages over inproc and ipc, and the bus that carries events to the main thread.
 
-The only package that imports zmq. One thread makes, uses and closes each socket; every wait has a time limit.
+One thread makes, uses and closes each socket; every wait has a time limit.
 Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credits.
 """
 

@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -352,7 +352,7 @@ class Transport:
         curve: ClientCurve | None = None,
         watched: bool = False,
         heartbeat: bool = False,
-        observer: LinkObserver | None = None,
+        observers: Sequence[LinkObserver] = (),
     ) -> Link:
         """Return one end of a channel; make it in the thread that uses it.
 
@@ -363,7 +363,7 @@ class Transport:
             curve: keys of a client; None without encryption.
             watched: as in `Link`.
             heartbeat: as in `Link`.
-            observer: as in `Link`.
+            observers: as in `Link`.
 
         Raises:
             TransportError: the address cannot be bound, or is invalid.
@@ -376,7 +376,7 @@ class Transport:
             curve=curve,
             watched=watched,
             heartbeat=heartbeat,
-            observer=observer,
+            observers=observers,
         )
 
     def server_link(self, endpoint: str, curve: ServerCurve | None = None) -> ServerLink:

@@ -149,7 +149,7 @@ class Link:
 
     `check` is called repeatedly while a message waits for room; it raises to end the wait. With `watched`, the peer is
     another process, and `lost` is True once it is gone. With `heartbeat`, it also counts as gone if its process does
-    not answer heartbeats within seconds; only for a peer that sends little. `observer` receives every message sent or
+    not answer heartbeats within seconds; only for a peer that sends little. `observers` receive every message sent or
     received.
     """
 
@@ -163,11 +163,11 @@ class Link:
         curve: ClientCurve | None = None,
         watched: bool = False,
         heartbeat: bool = False,
-        observer: LinkObserver | None = None,
+        observers: Sequence[LinkObserver] = (),
     ) -> None:
         self._endpoint = endpoint
         self._check = check
-        self._observer = observer
+        self._observers = observers
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
@@ -238,8 +238,8 @@ class Link:
         except zmq.Again:
             return False
         send_arrays(self._socket, arrays)
-        if self._observer is not None:
-            self._observer.observe_sent(message, arrays)
+        for observer in self._observers:
+            observer.observe_sent(message, arrays)
         return True
 
     def receive(self, timeout_ms: int = 0) -> Envelope | None:
@@ -249,8 +249,8 @@ class Link:
         head = self._socket.recv(NOBLOCK)
         parts = rest_of(self._socket)
         envelope = Envelope(decode(head), parts)
-        if self._observer is not None:
-            self._observer.observe_received(envelope)
+        for observer in self._observers:
+            observer.observe_received(envelope)
         return envelope
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ WALL_CLOCK_FOR_PEOPLE = {
     "stream/extensions/fleet/on_ray/hosts.py": "relates the monotonic times of two machines",
     "stream/extensions/fleet/on_ray/run.py": "relates the monotonic times of two machines",
     "stream/logs.py": "dates log lines for readers",
-    "stream/recording/recorder.py": "dates recordings for readers",
+    "stream/extensions/record/recorder.py": "dates recordings for readers",
     "stream/extensions/zeromq/sinks.py": "stamps messages for other machines",
     "stream/runtime/pictures.py": "stamps pictures with the time of day for browsers",
     "stream/extensions/robotics/pictures.py": "places a recording among those of other programs, if asked to",

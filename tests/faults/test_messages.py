@@ -18,6 +18,16 @@ from stream.answer.filters import PriorGlance, RecalledAnswer
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped, pack_event, unpack_event
 from stream.extensions.journal.journal import Journal
+from stream.extensions.record.format import (
+    MAGIC,
+    EventRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    compress_arrays,
+    decompress_arrays,
+)
 from stream.media import SkippedItem
 from stream.protocol.codec import (
     embedding_of,
@@ -51,16 +61,6 @@ from stream.protocol.messages import (
     TurnRequest,
     decode,
     encode,
-)
-from stream.recording.format import (
-    MAGIC,
-    EventRecord,
-    ReceivedMessage,
-    Recording,
-    SentMessage,
-    SessionStarted,
-    compress_arrays,
-    decompress_arrays,
 )
 from stream.recording.log import frame_record
 from stream.transport import Link, Transport, ipc_endpoint, private_directory

@@ -15,10 +15,10 @@ import pytest
 import zmq
 
 from stream.config import Config
+from stream.extensions.zeromq.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from stream.extensions.zeromq.sinks import ControlHandler, ask_request
 from stream.extensions.zeromq.source import FrameDecoder, InvalidFrameMessage
 from stream.monitor.health import RunMonitor
-from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.faults import many
 from tests.support.network import listening
 from tests.support.runs import WatchedRun

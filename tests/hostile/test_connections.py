@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from stream.extensions.metrics.server import HttpServer, Page
+from stream.extensions.zeromq.services import Publisher, RequestServer, request
 from stream.protocol.messages import Connect, ServerHello
-from stream.transport.services import Publisher, RequestServer, request
 from tests.faults.test_messages import answered
 from tests.faults.test_messages import until as until_message
 from tests.hostile.crowd import half_open, room_for_a_crowd

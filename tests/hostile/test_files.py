@@ -17,8 +17,8 @@ from stream.config_loading import build_config, layer_from_file
 from stream.errors import ConfigError, RecordingError, ResumeError, TransportError
 from stream.extensions.journal.journal import MAGIC as JOURNAL_MAGIC
 from stream.extensions.journal.journal import Journal
+from stream.extensions.record.format import MAGIC, Recording, SessionStarted, decompress_array
 from stream.protocol.messages import ArraySpec
-from stream.recording.format import MAGIC, Recording, SessionStarted, decompress_array
 from stream.recording.log import FRAMING, frame_record
 from stream.untrusted import ANSWER_CHARS_MAX, CONFIG_BYTES_MAX, KEPT_BYTES_MAX, RECORD_BYTES_MAX
 from tests.support.events import answer

@@ -18,9 +18,9 @@ import webvtt
 from stream import logs
 from stream.cli import main
 from stream.display.lines import JsonDisplay, LinesDisplay
-from stream.display.live import LiveDisplay
 from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerDeltaEvent, Detection, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
+from stream.extensions.live.display import LiveDisplay
 from stream.extensions.record.command import json_lines, text_lines
 from stream.extensions.record.replay import ReplayedAnswer
 from stream.logs import print_line

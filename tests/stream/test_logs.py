@@ -17,7 +17,7 @@ import pytest
 from stream import logs
 from stream.commands.outcome import report_error, report_note
 from stream.commands.run import report_written
-from stream.display import open_display
+from stream.display.choice import open_display
 from stream.display.lines import JsonDisplay, LinesDisplay, log_level
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputFailed

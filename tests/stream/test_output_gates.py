@@ -32,8 +32,8 @@ GATES = {
 CONSTANT = {
     ("stream.cli", "_print_version", "typer.echo"),
     ("stream.cli", "root", "typer.echo"),
-    ("stream.display.live", "__init__", "print"),
-    ("stream.display.live", "_end_waiting", "print"),
+    ("stream.extensions.live.display", "__init__", "print"),
+    ("stream.extensions.live.display", "_end_waiting", "print"),
 }
 """They print the program's own texts, and no others."""
 

@@ -40,6 +40,7 @@ from stream.extensions.mqtt.section import MqttSection
 from stream.extensions.otlp.section import OtlpSection
 from stream.extensions.overlay.section import OverlaySection
 from stream.extensions.past.section import PastSection
+from stream.extensions.record.format import Recording, SentMessage, decompress_arrays
 from stream.extensions.record.section import RecordSection
 from stream.extensions.robotics.section import RoboticsSection
 from stream.extensions.web.section import WebSection
@@ -47,7 +48,6 @@ from stream.extensions.webhook.section import WebhookSection
 from stream.extensions.why.section import WhySection
 from stream.extensions.zeromq.section import ZeromqSection
 from stream.protocol.messages import TokenPacketMessage
-from stream.recording.format import Recording, SentMessage, decompress_arrays
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from stream.runtime.session import run_session

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from arr_coc.errors import ArrCocError
 from stream.config import Config
-from stream.display import open_display
+from stream.display.choice import open_display
 from stream.errors import StreamError
 from stream.extensions.bench.report import Report, RunRecord, report
 from stream.extensions.bench.series import Series

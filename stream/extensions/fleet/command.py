@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -186,9 +185,13 @@ def watch_together(
     Raises:
         ConfigError: Two cameras would write one file, or the cluster or the server cannot be used.
     """
+    from stream.commands.run import output_for
     from stream.extensions.fleet.cameras import NamedCamera, check_together
 
-    cameras = [NamedCamera(name, _of_camera(config, name)) for name, config in configs.items()]
+    cameras: list[NamedCamera] = []
+    for name, config in configs.items():
+        sections = {key: section.for_camera(name) for key, section in config.sections().items()}
+        cameras.append(NamedCamera(name, output_for(config.model_copy(update=sections), name, is_camera=True)))
     check_together(cameras)
     problems_by_name = dict(problems)
     for problem in problems.values():
@@ -216,7 +219,7 @@ def _run_all(
     place: ClusterPlace | None,
     vllm: VllmChoice | None,
 ) -> list[CameraOutcome]:
-    from stream.display import open_display
+    from stream.display.choice import open_display
     from stream.sinks.paths import STDOUT
 
     if vllm is None:
@@ -258,38 +261,6 @@ def _answered(fleet: Fleet, server: VllmServer | None, display: Display) -> list
         return fleet.run()
     with server.running(fleet.controls, display.show_note):
         return fleet.run()
-
-
-def _of_camera(config: Config, name: str) -> Config:
-    """Return the configuration of a camera: its outputs are named after it.
-
-    Its name is in the place of `{camera}`; a folder gets a file of that name, and one for clips a folder.
-    """
-    from stream.commands.run import CAPTIONS, NAME
-    from stream.sinks.paths import is_bag
-    from stream.sinks.types import sinks_of
-
-    def named(path: str) -> str:
-        # placeholder in an output's name for the camera's name, beside that of several sources in turn
-        return path.replace("{camera}", name).replace(NAME, name)
-
-    config = config.model_copy(
-        update={section_name: section.for_camera(name) for section_name, section in config.sections().items()}
-    )
-    values: dict[str, object] = {}
-    for sink in sinks_of(config):
-        if sink.place in ("file", "folder", "shared file", "shared folder"):
-            path = config.value(sink.key)
-            values[sink.key] = named(path)
-            if sink.place == "shared folder" and named(path) == path:
-                values[sink.key] = os.path.join(path, name)
-    values["output.paths"] = tuple(
-        os.path.join(path, name + CAPTIONS)
-        if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))
-        else path
-        for path in map(named, config.output.paths)
-    )
-    return config.with_values(values)
 
 
 def _problem_of(camera: NamedCamera, *, remote: bool) -> str | None:

@@ -170,8 +170,7 @@ class Fleet:
             # Held also while the source is not there: a crash loop of the model ends the wait for it.
             with nullcontext() if answers is None else answers.hold(control):
                 config = without_shared(camera.config)
-                monitor = self._monitors[name]
-                parts = [shared.part(name, camera.config, monitor) for shared in self._shared]
+                parts = [shared.part(name, camera.config, self._monitors[name]) for shared in self._shared]
                 summary = run_session(
                     config,
                     self._display.camera(name),
@@ -180,7 +179,7 @@ class Fleet:
                     camera=name,
                     limit_s=self._limit_s,
                     left_out=self._shared_types,
-                    monitor=monitor,
+                    monitor=self._monitors[name] if parts else None,
                     signals=False,
                 )
             self._outcomes[name] = CameraOutcome(name, summary)

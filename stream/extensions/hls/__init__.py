@@ -1,7 +1,6 @@
 """HTTP live streaming: the source's video with the answers as captions."""
 
 from stream.extension import Extension, SinkType
-from stream.sinks.paths import HLS_SUFFIX
 
 EXTENSION = Extension(
     name="hls",
@@ -9,7 +8,10 @@ EXTENSION = Extension(
     sinks=(
         SinkType(
             help="a stream with captions (docs/streaming.md)",
-            suffixes=(HLS_SUFFIX,),
+            suffixes=(".m3u8",),
+            form="file in own folder",
+            needs=frozenset({"segments"}),
+            check="stream.extensions.hls.folder:check",
             open="stream.extensions.hls.sink:HlsSink.open",
         ),
     ),

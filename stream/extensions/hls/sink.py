@@ -15,6 +15,7 @@ from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady, Outage, Restarted, SegmentWritten, Summary
 from stream.extension import SinkOpening
 from stream.extensions.hls.captions import SegmentedCaptions
+from stream.extensions.hls.folder import CAPTIONS_PLAYLIST, LISTED, MARK, VIDEO_PLAYLIST, check_folder
 from stream.extensions.hls.playlists import (
     CAPTIONS_SUFFIX,
     VIDEO_SUFFIX,
@@ -25,9 +26,7 @@ from stream.extensions.hls.playlists import (
 )
 from stream.extensions.hls.section import HlsSection
 from stream.sinks.base import Sink
-from stream.sinks.output_file import CAPTIONS_PLAYLIST as CAPTIONS
-from stream.sinks.output_file import HLS_MARK, LISTED, check_writable, claim, replace_file
-from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
+from stream.sinks.output_file import check_writable, claim, replace_file
 from stream.sources.address import is_live_address
 
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
@@ -61,6 +60,7 @@ class HlsSink(Sink):
             keep_s = config.keep_s
         self._keep_s = math.inf if isinstance(keep_s, str) else keep_s
         check_writable(path)
+        check_folder(path)
         self._is_new_folder = not self._folder.is_dir()
         try:
             self._folder.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ class HlsSink(Sink):
         finally:
             self._remove_all(UNLISTED)
             if self._has_mark and not self._number:
-                self._remove(HLS_MARK)
+                self._remove(MARK)
             if self._is_new_folder:
                 with suppress(OSError):
                     self._folder.rmdir()  # succeeds if it is empty
@@ -193,8 +193,8 @@ class HlsSink(Sink):
         """Remove the files of an earlier run before the first segment of this one."""
         if self._number:
             return
-        if (self._folder / CAPTIONS).exists():
-            for playlist in (self._master.name, VIDEO, CAPTIONS):
+        if (self._folder / CAPTIONS_PLAYLIST).exists():
+            for playlist in (self._master.name, VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
                 self._remove(playlist)
             self._remove_all(LISTED)
 
@@ -206,11 +206,14 @@ class HlsSink(Sink):
             growing=math.isinf(self._keep_s),
             ended=self._ended,
         )
-        self._put(CAPTIONS, media_playlist(state, CAPTIONS_SUFFIX))
-        self._put(VIDEO, media_playlist(state, VIDEO_SUFFIX))
+        self._put(CAPTIONS_PLAYLIST, media_playlist(state, CAPTIONS_SUFFIX))
+        self._put(VIDEO_PLAYLIST, media_playlist(state, VIDEO_SUFFIX))
 
     def _write_master(self) -> None:
-        self._put(self._master.name, master_playlist(VIDEO, CAPTIONS, self._codec, self._size, self._segments))
+        self._put(
+            self._master.name,
+            master_playlist(VIDEO_PLAYLIST, CAPTIONS_PLAYLIST, self._codec, self._size, self._segments),
+        )
 
     def _put(self, name: str, text: str) -> None:
         """Replace a file atomically."""
@@ -246,7 +249,7 @@ class HlsSink(Sink):
 
     def _mark(self, path: str) -> bool:
         """Mark the folder as a stream's; return False if it was marked before."""
-        mark = self._folder / HLS_MARK
+        mark = self._folder / MARK
         folder = self._claim
         if mark.exists():
             return False

@@ -28,7 +28,8 @@ from stream.extension.registry import model_type_of
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
-from stream.sinks.paths import STDOUT, is_bag, is_hls
+from stream.sinks.paths import STDOUT
+from stream.sinks.types import path_form
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
 MAGIC = b"arr-coc journal 3\n"
@@ -346,7 +347,7 @@ def _obstacle(config: Config) -> str | None:
 
 def _is_folder(path: str) -> bool:
     """Return True if an output is, or will be, something other than a file."""
-    return is_bag(path) or is_hls(path) or (os.path.exists(path) and not os.path.isfile(path))
+    return path_form(path) != "file" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def _exists(address: str) -> bool:

@@ -15,5 +15,6 @@ EXTENSION = Extension(
             open="stream.extensions.record.sink:RecordFolder.open",
         ),
     ),
+    frame_observer="stream.extensions.record.recorder:Recorder.open",
     commands=(CommandType(function="stream.extensions.record.command:replay", before="serve-answers"),),
 )

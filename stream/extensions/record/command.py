@@ -37,7 +37,7 @@ def replay(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
     """Answer a recorded run again, and compare the answers."""
-    from stream.recording.format import Recording
+    from stream.extensions.record.format import Recording
 
     recording = Recording(folder)
 

@@ -21,6 +21,15 @@ from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet,
 from stream.config import Config
 from stream.errors import RecordingError
 from stream.events import AnswerPoint, Event, FrameReady, Glance, Summary, YesNoResult
+from stream.extensions.record.format import (
+    AnyRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    decompress_arrays,
+)
+from stream.extensions.record.provenance import config_of, parse_provenance
 from stream.protocol.codec import feedback_of, frame_packet, token_packets
 from stream.protocol.messages import (
     AnswerReply,
@@ -36,15 +45,7 @@ from stream.protocol.messages import (
     TurnExpired,
     YesNoReply,
 )
-from stream.recording.format import (
-    AnyRecord,
-    ReceivedMessage,
-    Recording,
-    SentMessage,
-    SessionStarted,
-    decompress_arrays,
-)
-from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, parse_provenance, weights_of
+from stream.recording.identity import UNKNOWN, AnswerProvenance, weights_of
 from stream.runtime.run import EventRebaser
 
 CLIENT = b"replay"

@@ -11,8 +11,8 @@ from stream.config import Config
 from stream.errors import OutputError
 from stream.events import Event
 from stream.extension import SinkOpening
+from stream.extensions.record.format import claimed_folder
 from stream.extensions.record.section import RecordSection
-from stream.recording.format import claimed_folder
 from stream.sinks.base import Sink
 
 

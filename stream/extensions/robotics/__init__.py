@@ -2,7 +2,6 @@
 
 from stream.extension import Extension, SinkType
 from stream.options.extra import Extra
-from stream.sinks.paths import BAG_SUFFIX
 
 FOXGLOVE = Extra("foxglove", "foxglove", ".mcap and no --foxglove", ("foxglove-sdk",), ("foxglove",))
 ROS2 = Extra("ros2", "ros2 bags", ".rosbag", ("rosbags",))
@@ -22,9 +21,11 @@ EXTENSION = Extension(
         ),
         SinkType(
             help="ROS 2 bag (docs/ros2.md)",
-            suffixes=(BAG_SUFFIX,),
+            suffixes=(".rosbag",),
+            form="new folder",
             extra=ROS2,
             pictures="every",
+            check="stream.extensions.robotics.bag_folder:check",
             open="stream.extensions.robotics.rosbag:RosbagSink.open",
         ),
         SinkType(

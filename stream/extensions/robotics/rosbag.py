@@ -16,13 +16,13 @@ from stream.config import Config
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, AskedPicture, Detections, Event
 from stream.extension import SinkOpening
+from stream.extensions.robotics.bag_folder import check_new_folder, folder_exists
 from stream.extensions.robotics.mcap_records import end_records
 from stream.extensions.robotics.pictures import EventClock, PictureSequence
 from stream.extensions.robotics.ros_messages import DETECTIONS, GRID, PICTURE, TEXT, RosMessages
 from stream.extensions.robotics.section import RoboticsSection
 from stream.sinks.base import Sink
 from stream.sinks.detections import placed
-from stream.sinks.output_file import check_new_folder, folder_exists
 from stream.untrusted import printable
 
 VERSION: Literal[8] = 8

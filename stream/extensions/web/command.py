@@ -208,7 +208,8 @@ def _run(
     from arr_coc.errors import ArrCocError, ModelError
     from stream.commands.run import check_run
     from stream.control import describe
-    from stream.display import WatchOptions, open_display
+    from stream.display import WatchOptions
+    from stream.display.choice import open_display
     from stream.errors import StageDied, StreamError
     from stream.events import Summary
     from stream.extensions.web.sink import WebSink

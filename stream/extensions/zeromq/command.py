@@ -31,9 +31,9 @@ def ask(
 
     network = options.configuration([ConfigLayer("ask", {"answer.query": question})]).network
 
+    from stream.extensions.zeromq.services import request
     from stream.extensions.zeromq.sinks import ask_request, read_reply
     from stream.transport.security import client_curve
-    from stream.transport.services import request
 
     try:
         reply = read_reply(request(endpoint, client_curve(network, endpoint), ask_request(question)))

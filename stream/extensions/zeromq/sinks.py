@@ -16,11 +16,11 @@ from stream.errors import TransportError
 from stream.events import Event, FrameReady, Notice
 from stream.extension import SinkOpening
 from stream.extensions.zeromq.section import ZeromqSection
+from stream.extensions.zeromq.services import Publisher, RequestServer, TopicMessage
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, TOPICS, VERSION, StatusMessage, envelope, event_message
 from stream.sinks.base import Sink
 from stream.transport.security import server_curve
-from stream.transport.services import Publisher, RequestServer, TopicMessage
 
 log = logging.getLogger(__name__)
 

@@ -36,10 +36,11 @@ from stream.events import (
 from stream.extension.registry import section_models
 from stream.extensions.api.address import ApiAddress
 from stream.extensions.api.section import ApiSection
+from stream.extensions.record.format import Recording
+from stream.extensions.record.provenance import parse_provenance
 from stream.extensions.record.replay import Replay, answered_by, open_recorded, replay_config
 from stream.extensions.record.section import RecordSection
-from stream.recording.format import Recording
-from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
+from stream.recording.identity import answer_provenance, run_fingerprint
 from stream.runtime.frame_stages import run_in_threads
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server

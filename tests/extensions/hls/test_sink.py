@@ -16,13 +16,14 @@ from stream.config import AnswerConfig, Config, OutputConfig
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, OutputFailed, ResumeError
 from stream.events import Outage
+from stream.extensions.hls.folder import MARK
 from stream.extensions.hls.section import HlsSection
 from stream.extensions.hls.sink import HlsSink
 from stream.extensions.journal.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
 from stream.sinks.checks import check_outputs
-from stream.sinks.output_file import HLS_MARK, check_distinct
+from stream.sinks.output_file import check_distinct
 from tests.support.events import answer, frame, segment, summary
 from tests.support.full_disk import room_for
 from tests.support.video import make_video, moving_square
@@ -54,7 +55,7 @@ class Stream:
         return [line for line in self.read(name).splitlines() if not line.startswith("#")]
 
     def names(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir()} - {HLS_MARK}
+        return {path.name for path in self.folder.iterdir()} - {MARK}
 
 
 def test_a_segment_is_held_until_its_captions_are_known(tmp_path: Path) -> None:
@@ -227,6 +228,7 @@ def test_an_outage_holds_nothing_back_and_a_frame_process_that_cannot_write_ends
         (["captions.m3u8"], "the name of a playlist beside it"),
         (["a/master.m3u8", "b/master.m3u8"], "two streams; a run writes one"),
         (["file/master.m3u8"], "'file' is no folder"),
+        (["taken/master.m3u8"], "the folder of 'taken/master.m3u8' holds 'video.m3u8', which no run has written"),
     ],
 )
 def test_sources_that_cannot_be_a_stream_are_refused(
@@ -234,10 +236,12 @@ def test_sources_that_cannot_be_a_stream_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
+    Path("taken").mkdir()
+    Path("taken/video.m3u8").touch()
     output = OutputConfig(paths=tuple(paths))
     with pytest.raises(OutputError, match=problem):
         check_outputs(Config(source="scene:demo", output=output))
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
 
 
 def test_a_stream_cannot_be_continued(tmp_path: Path) -> None:

@@ -15,22 +15,22 @@ from arr_coc.budget import TokenLimits
 from arr_coc.types import NS_PER_S
 from stream.config import CaptureConfig, Config
 from stream.config_loading import ConfigLayer, build_config, layer_from_option
-from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.extensions.latency.budget import MET, MISSED, OFF, LatencyController
 from stream.extensions.latency.section import LatencySection
+from stream.extensions.live.layout import figure_rows
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.messages import Credit
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.base import FrameLimits
-from tests.stream.display.test_layout import FIGURES
 from tests.stream.stages.test_allocate import NEWEST, POLICY, Fixture
 from tests.support.clock import FakeClock
 from tests.support.events import TIMING, answer
+from tests.support.figures import FIGURES
 from tests.support.runs import StageRunner, expect, stage_runner
 from tests.support.selection import frame_of
 

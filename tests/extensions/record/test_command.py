@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from stream.cli import main
+from stream.extensions.record.format import AnyRecord, ReceivedMessage, Recording, encode_record, open_part
 from stream.extensions.record.replay import open_recorded
 from stream.protocol.messages import AnswerReply
-from stream.recording.format import AnyRecord, ReceivedMessage, Recording, encode_record, open_part
 from stream.recording.log import RecordLog
 from stream.runtime.frame_stages import run_in_threads
 from tests.support.models import tiny_folder

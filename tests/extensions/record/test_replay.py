@@ -26,6 +26,17 @@ from stream.config import (
 from stream.control import Ask
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
+from stream.extensions.record.format import (
+    AnyRecord,
+    EventRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    compress_arrays,
+    decompress_arrays,
+)
+from stream.extensions.record.provenance import parse_provenance
 from stream.extensions.record.replay import (
     Replay,
     ReplayedAnswer,
@@ -38,17 +49,7 @@ from stream.extensions.record.section import RecordSection
 from stream.extensions.shadow.section import ShadowSection
 from stream.protocol.codec import token_message, token_packet
 from stream.protocol.messages import Cancel, Connect, ServerHello, TokenPacketMessage, TurnExpired
-from stream.recording.format import (
-    AnyRecord,
-    EventRecord,
-    ReceivedMessage,
-    Recording,
-    SentMessage,
-    SessionStarted,
-    compress_arrays,
-    decompress_arrays,
-)
-from stream.recording.identity import AnswerProvenance, answer_provenance, parse_provenance
+from stream.recording.identity import AnswerProvenance, answer_provenance
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from tests.support.answer_models import FakeAnswerModel, MemoryAnswerModel

@@ -24,7 +24,6 @@ from stream.config import (
     PipelineConfig,
 )
 from stream.config_loading import ConfigLayer, build_config
-from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
 from stream.display.text import EventText, summary_text
 from stream.errors import ConfigError
@@ -39,6 +38,7 @@ from stream.events import (
     YesNoResult,
 )
 from stream.extensions.api.section import ApiSection
+from stream.extensions.live.layout import figure_rows
 from stream.extensions.shadow.budget import LOW
 from stream.extensions.shadow.section import ShadowSection
 from stream.monitor.statistics import RunStatistics
@@ -53,7 +53,6 @@ from stream.protocol.messages import (
 )
 from stream.runtime.frame_stages import run_in_threads
 from tests.stream.answer.test_client import clock, opened
-from tests.stream.display.test_layout import FIGURES
 from tests.stream.runtime.test_answer_worker import continued
 from tests.stream.runtime.test_pipeline import configured, run, without_timing
 from tests.support import answer_models, api_server
@@ -61,6 +60,7 @@ from tests.support.answer_client import ClientFixture, Opener, answered, tokens,
 from tests.support.api_server import ApiHandler
 from tests.support.clock import FakeClock
 from tests.support.events import answer
+from tests.support.figures import FIGURES
 from tests.support.video import make_video, moving_square
 
 __all__ = ["clock", "opened"]

@@ -30,11 +30,11 @@ from stream.events import (
     Started,
     VideoFragment,
 )
+from stream.extensions.zeromq import services as publisher_module
 from stream.extensions.zeromq.section import ZeromqSection
 from stream.extensions.zeromq.sinks import KEPT, PublishSink
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
-from stream.transport import services as publisher_module
 from tests.stream.test_events import EVENTS
 from tests.support.events import answer, frame
 from tests.support.network import listening

@@ -6,12 +6,14 @@ import os
 
 import pytest
 
-from stream import display, logs
-from stream.display import WatchOptions, in_foreground, open_display
+from stream import logs
+from stream.display import WatchOptions, choice
+from stream.display.choice import in_foreground, open_display
 from stream.display.lines import JsonDisplay, LinesDisplay
-from stream.display.live import LiveDisplay
 from stream.display.progress import ProgressDisplay
-from stream.sinks.base import SINGLE_CAMERA
+from stream.extension import DisplayOpening, Extension
+from stream.extensions.live.display import LiveDisplay
+from stream.sinks.base import SINGLE_CAMERA, Display
 from tests.support.terminal import Pty
 
 WATCHED = WatchOptions(10.0)
@@ -23,7 +25,7 @@ def terminals(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Descriptors that are terminals in this test."""
     descriptors: set[int] = set()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(display, "in_foreground", descriptors.__contains__)
+    monkeypatch.setattr(choice, "in_foreground", descriptors.__contains__)
     return descriptors
 
 
@@ -63,6 +65,33 @@ def test_it_is_a_live_view_or_plain_lines(
         assert opened._questions._questions_fd == questions_fd  # type: ignore[attr-defined]
     finally:
         opened.close()
+
+
+def display_of_a_package(opening: DisplayOpening) -> Display | None:
+    """A display of a package of someone else: lines of several cameras."""
+    if len(opening.names) == 1:
+        return None
+    return LinesDisplay(None, opening.names, questions_fd=opening.keys)
+
+
+@pytest.mark.parametrize(("names", "kind"), [(["door"], LiveDisplay), (["door", "yard"], LinesDisplay)])
+def test_a_package_is_asked_for_its_display_before_the_live_view(
+    names: list[str], kind: type, terminals: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminals.update((0, 1))
+    package = Extension(name="board", display=f"{__name__}:display_of_a_package")
+    monkeypatch.setattr(choice, "installed_extensions", lambda: (package,))
+    opened = open_display(names, captions=True, watch_options=WATCHED)
+    assert type(opened) is kind
+    opened.close()
+
+
+def test_without_an_extension_a_terminal_has_lines(terminals: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminals.update((0, 1))
+    monkeypatch.setattr(choice, "own_extensions", lambda: ())
+    opened = open_display(["door"], captions=True, watch_options=WATCHED)
+    assert type(opened) is LinesDisplay
+    opened.close()
 
 
 @NAMES

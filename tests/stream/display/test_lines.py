@@ -14,9 +14,9 @@ import pytest
 from stream.display.lines import JsonDisplay, LinesDisplay, RepeatedCall, figures_text
 from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
 from stream.monitor.statistics import ActiveOutage
-from tests.stream.display.test_layout import FIGURES
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary, turned
+from tests.support.figures import FIGURES
 from tests.support.network import LIMIT_S
 from tests.support.runs import ScriptedRun
 

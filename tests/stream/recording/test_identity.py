@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from stream.config import (
     AllocateConfig,
@@ -21,17 +19,12 @@ from stream.config import (
     PipelineConfig,
     TextureConfig,
 )
-from stream.errors import RecordingError
 from stream.recording.identity import (
-    ANSWER_KEYS,
     SAMPLE_BYTES,
     SAMPLES,
-    UNKNOWN,
     answer_provenance,
-    config_of,
     fingerprint,
     model_fingerprint,
-    parse_provenance,
     run_fingerprint,
 )
 from tests.support.sections import sections
@@ -51,34 +44,9 @@ CONFIG = Config(
 )
 
 
-def test_reported_options_give_the_same_answers() -> None:
-    provenance = parse_provenance(answer_provenance(CONFIG))
-    assert (provenance.model, provenance.weights, provenance.threads) == (
-        None,
-        model_fingerprint(None),
-        torch.get_num_threads(),
-    )
-    config = config_of(provenance)
-    for key in ANSWER_KEYS - {"system"}:
-        assert getattr(config.answer, key) == getattr(CONFIG.answer, key)
-
-
 def test_private_settings_are_not_reported() -> None:
     provenance = answer_provenance(CONFIG)
     assert not any(secret in provenance for secret in ("secret", "10.0.0.2", "Where?"))
-
-
-def test_a_models_folder_is_reported_so_that_it_is_found_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    provenance = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model="model"))))
-    assert provenance.model == str(tmp_path / "model")
-    for name in ("owner/never-downloaded", "/no/such/folder"):
-        provenance = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model=name))))
-        assert (provenance.model, provenance.weights) == (name, UNKNOWN)
 
 
 def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tmp_path: Path) -> None:
@@ -91,19 +59,6 @@ def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tm
     assert model_fingerprint(str(tmp_path / "one")) == model_fingerprint(str(tmp_path / "two"))
     (tmp_path / "two" / "model.safetensors").write_bytes(b"weighty")
     assert model_fingerprint(str(tmp_path / "one")) != model_fingerprint(str(tmp_path / "two"))
-
-
-def test_unusable_recordings_are_reported_with_the_remedy() -> None:
-    for text in ("", "{}", "[]"):
-        with pytest.raises(RecordingError, match=r"has no valid provenance .*; record it again"):
-            parse_provenance(text)
-    changed = json.loads(answer_provenance(CONFIG))
-    changed["program"] = "9.1"
-    changed["settings"]["answer"]["encode"] = "telepathic"
-    with pytest.raises(
-        RecordingError, match=r"has settings that this program does not know .*; replay it with version 9\.1"
-    ):
-        config_of(parse_provenance(json.dumps(changed)))
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
 from stream.extensions.api.section import ApiSection
 from stream.extensions.metrics.section import MetricsSection
+from stream.extensions.record.format import Recording
 from stream.extensions.record.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.extensions.record.section import RecordSection
 from stream.protocol.messages import Connect, ServerHello
-from stream.recording.format import Recording
 from stream.runtime import answer_worker
 from stream.runtime.answer_service import AnswerService, answer_threads
 from stream.runtime.answer_worker import serve_answers

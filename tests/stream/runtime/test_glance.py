@@ -23,9 +23,9 @@ from stream.config_loading import ConfigLayer, build_config
 from stream.control import Ask
 from stream.errors import ConfigError
 from stream.events import Answer, Event, Explanation, FrameReady, Glance, QueryChanged, Summary, YesNoResult
+from stream.extensions.record.format import Recording
 from stream.extensions.record.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
 from stream.extensions.shadow.section import ShadowSection
-from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
 from tests.stream.runtime.test_answer_worker import (

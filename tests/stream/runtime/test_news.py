@@ -12,13 +12,13 @@ from msgspec import structs
 from stream.cli import main
 from stream.clock import DisplayClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.display.layout import figure_rows
 from stream.display.state import Transcript
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, Event, Notice, Summary
+from stream.extensions.live.layout import figure_rows
+from stream.extensions.record.format import Recording
 from stream.extensions.record.replay import ReplayedAnswer
 from stream.extensions.record.section import RecordSection
 from stream.monitor.statistics import RunStatistics
-from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
 from tests.extensions.record.test_replay import replayed
 from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock

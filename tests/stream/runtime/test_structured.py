@@ -20,9 +20,9 @@ from stream.display.text import summary_text
 from stream.errors import ConfigError
 from stream.events import Answer, AnswerDeltaEvent, AnswerInvalid, AnswerUnchanged, Event, Summary
 from stream.extensions.journal.journal import Journal
+from stream.extensions.record.format import Recording
 from stream.extensions.record.replay import ReplayedAnswer
 from stream.options.extra import Extra
-from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
 from tests.extensions.record.test_replay import replayed
 from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock

@@ -19,6 +19,7 @@ from stream.extensions.metrics.section import MetricsSection
 from stream.extensions.metrics.sink import MetricsSink
 from stream.extensions.why.sink import ExplanationSink
 from stream.extensions.zeromq.section import ZeromqSection
+from stream.extensions.zeromq.services import request
 from stream.extensions.zeromq.sinks import ControlSink, PublishSink, ask_request, read_reply
 from stream.monitor.health import RunMonitor
 from stream.sinks import output_file
@@ -26,7 +27,6 @@ from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.factory import MonitorSink, open_sinks
 from stream.sinks.output_file import JsonlSink, check_distinct
-from stream.transport.services import request
 from tests.support.events import frame
 from tests.support.network import free_port, listening
 from tests.support.runs import WatchedRun

@@ -94,7 +94,7 @@ class Notes:
 
 def test_an_observer_learns_what_was_sent_and_received_and_nothing_else() -> None:
     transport, notes = Transport(), Notes()
-    lonely = transport.link("inproc://test", bind=True, observer=notes)
+    lonely = transport.link("inproc://test", bind=True, observers=[notes])
     assert not lonely.offer(Cancel()), "no peer takes it"
     other = transport.link("inproc://test")
     lonely.send(Credit(), [np.zeros(3, np.float32)])

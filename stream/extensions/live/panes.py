@@ -8,9 +8,10 @@ from rich.cells import cell_len, set_cell_size
 
 from arr_coc.errors import counted
 from stream.clock import seconds_text
-from stream.display.layout import SEPARATOR, Row, figure_lines, state_text, transcript_rows
 from stream.display.state import CameraSnapshot
-from stream.display.text import cut_text, wrap
+from stream.display.text import SEPARATOR
+from stream.extensions.live.cells import cut_text, wrap
+from stream.extensions.live.layout import Row, figure_lines, state_text, transcript_rows
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 

@@ -14,9 +14,9 @@ import pytest
 import zmq
 
 from stream.errors import OutputError, TransportError
-from stream.transport import services
+from stream.extensions.zeromq import services
+from stream.extensions.zeromq.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from stream.transport.security import client_curve, server_curve
-from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.network import LIMIT_MS, keyed, listening
 
 ANYWHERE = "tcp://127.0.0.1:*"

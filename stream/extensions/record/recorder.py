@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from stream.config import Config
 from stream.events import (
     AnswerDeltaEvent,
     AnyEvent,
@@ -27,6 +28,18 @@ from stream.events import (
     SegmentWritten,
     VideoFragment,
 )
+from stream.extensions.record.format import (
+    AnyRecord,
+    EventRecord,
+    ReceivedMessage,
+    SentMessage,
+    SessionStarted,
+    compress_arrays,
+    encode_record,
+    open_part,
+)
+from stream.extensions.record.section import RecordSection
+from stream.media import SourceInfo
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -44,16 +57,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.format import (
-    AnyRecord,
-    EventRecord,
-    ReceivedMessage,
-    SentMessage,
-    SessionStarted,
-    compress_arrays,
-    encode_record,
-    open_part,
-)
+from stream.stages.frame_observer import FrameObserver
 from stream.transport import Envelope
 
 WAITING_BYTES = 64 << 20
@@ -74,7 +78,7 @@ MakeRecord: TypeAlias = Callable[[], AnyRecord]
 log = logging.getLogger(__name__)
 
 
-class Recorder:
+class Recorder(FrameObserver):
     """Writer of a run's messages and events. Thread-safe; only `close` waits.
 
     Nothing is written before `begin`, so a run whose model cannot be loaded, or not be asked its questions, leaves no
@@ -95,13 +99,22 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
+    @classmethod
+    def open(cls, config: Config, info: SourceInfo) -> Recorder | None:
+        """Open the recorder of a run; None if it is not recorded."""
+        folder = RecordSection.of(config).folder
+        return None if folder is None else cls(folder, info.name, live=info.live)
+
+    def link_observer(self, snapshot: SharedFrameWriter | None) -> LinkRecorder:
+        return LinkRecorder(self, snapshot)
+
     def begin(self) -> None:
         """Write what was recorded so far and what follows: the model can be asked."""
         with self._changed:
             self._has_begun = True
             self._changed.notify()
 
-    def event(self, event: Event) -> None:
+    def observe_event(self, event: Event) -> None:
         """Record an event, except for pieces of text, which the answer contains, pictures of a frame, and video of
         an output."""
         if isinstance(event, (AnswerDeltaEvent, AskedPicture, SegmentWritten, VideoFragment)):

@@ -15,9 +15,9 @@ from contextlib import closing
 import pytest
 
 from stream.control import Ask
-from stream.display import live
-from stream.display.live import LAST_ENTRIES, LineWriter, LiveDisplay, TerminalModes
 from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Started
+from stream.extensions.live import display as live
+from stream.extensions.live.display import LAST_ENTRIES, LineWriter, LiveDisplay, TerminalModes
 from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.support.events import answer, frame, summary
 from tests.support.network import LIMIT_S, until

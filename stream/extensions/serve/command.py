@@ -1,4 +1,4 @@
-"""Commands for runs on several hosts: `serve-answers`, `ask` and `keys`."""
+"""Commands for runs on several hosts: `serve-answers` and `keys`."""
 
 from __future__ import annotations
 

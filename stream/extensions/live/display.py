@@ -38,11 +38,13 @@ from arr_coc.types import NS_PER_S
 from stream import logs
 from stream.clock import Clock, MonotonicClock
 from stream.display.input import Questions
-from stream.display.layout import Row, compose
-from stream.display.panes import compose_several
 from stream.display.state import STARTING, CameraState
-from stream.display.text import ABOUT_THE_MODEL, label_text, print_answer, wrap
+from stream.display.text import ABOUT_THE_MODEL, label_text, print_answer
 from stream.events import Answer, Event, Notice, QueryChanged, Restarted, Summary, VerdictChanged
+from stream.extension import DisplayOpening
+from stream.extensions.live.cells import wrap
+from stream.extensions.live.layout import Row, compose
+from stream.extensions.live.panes import compose_several
 from stream.logs import write_now
 from stream.monitor.health import ANSWERS, RunHandle
 from stream.sinks.base import SINGLE_CAMERA, Display
@@ -316,6 +318,11 @@ class LiveDisplay(Display):
             print(STARTING, end="", file=sys.stderr, flush=True)
         if self._single_camera is None:
             self._open()
+
+    @classmethod
+    def open(cls, opening: DisplayOpening) -> LiveDisplay:
+        """Open the view of a command."""
+        return cls(opening.out, opening.keys, opening.names, questions_fd=opening.questions_fd)
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._cameras[camera].attach(run, self._questions.add(camera, run.send))

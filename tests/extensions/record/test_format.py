@@ -14,9 +14,7 @@ import pytest
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import Notice
-from stream.protocol.codec import specs_of, token_message, token_packet
-from stream.protocol.messages import PROTOCOL, ArraySpec, RequestLost, TokenPacketMessage
-from stream.recording.format import (
+from stream.extensions.record.format import (
     MAGIC,
     AnyRecord,
     EventRecord,
@@ -31,7 +29,9 @@ from stream.recording.format import (
     encode_record,
     open_part,
 )
-from stream.recording.format import decompress_arrays as unpacked_parts
+from stream.extensions.record.format import decompress_arrays as unpacked_parts
+from stream.protocol.codec import specs_of, token_message, token_packet
+from stream.protocol.messages import PROTOCOL, ArraySpec, RequestLost, TokenPacketMessage
 from stream.recording.log import RecordLog, frame_record
 from tests.support.events import QUESTION
 

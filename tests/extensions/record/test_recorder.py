@@ -14,6 +14,19 @@ from msgspec.structs import replace
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.events import AnswerDeltaEvent, AskedPicture, FrameMap, Notice
+from stream.extensions.record import format as format_module
+from stream.extensions.record import recorder as module
+from stream.extensions.record.format import (
+    AnyRecord,
+    EventRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    decompress_arrays,
+    encode_record,
+)
+from stream.extensions.record.recorder import RECORDING_ENDED, LinkRecorder, Recorder
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import frame_message, frame_packet, specs_of, token_message
 from stream.protocol.messages import (
@@ -26,20 +39,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording import format as format_module
-from stream.recording import recorder as module
-from stream.recording.format import (
-    AnyRecord,
-    EventRecord,
-    ReceivedMessage,
-    Recording,
-    SentMessage,
-    SessionStarted,
-    decompress_arrays,
-    encode_record,
-)
 from stream.recording.log import RecordLog
-from stream.recording.recorder import RECORDING_ENDED, LinkRecorder, Recorder
 from stream.transport import Envelope
 from tests.support.events import QUESTION, frame, make_token_packet
 from tests.support.network import until
@@ -92,7 +92,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_messages_and_events_are_written_in_order(tmp_path: Path) -> None:
     recorder = met(tmp_path / "a", "clip.mp4")
     message, arrays = token_message(3, 4, token_packet_of(2), QUESTION)
-    recorder.event(notice(1))
+    recorder.observe_event(notice(1))
     recorder.sent(message, arrays)
     recorder.received(RequestLost(answer=1, reason="x"), [])
     recorder.close()
@@ -110,11 +110,11 @@ def test_messages_and_events_are_written_in_order(tmp_path: Path) -> None:
 
 def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a", "clip.mp4")
-    recorder.event(notice(1))
+    recorder.observe_event(notice(1))
     recorder.close()
     assert not (tmp_path / "a").exists()
     recorder = Recorder(tmp_path / "a", "clip.mp4")
-    recorder.event(notice(1))
+    recorder.observe_event(notice(1))
     recorder.received(HELLO, [])
     recorder.begin()
     recorder.close()
@@ -124,9 +124,9 @@ def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> N
 def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: Path) -> None:
     recorder = met(tmp_path)
     event = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
-    recorder.event(AnswerDeltaEvent(answer=0, text="a "))
-    recorder.event(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8"))
-    recorder.event(event)
+    recorder.observe_event(AnswerDeltaEvent(answer=0, text="a "))
+    recorder.observe_event(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8"))
+    recorder.observe_event(event)
     recorder.close()
     (reported,) = recorded(tmp_path)
     assert reported == EventRecord(frame(0, 0.0))
@@ -138,7 +138,7 @@ def test_a_run_does_not_wait_for_a_blocked_disk(
     monkeypatch.setattr(module, "CLOSE_LIMIT_S", 0.05)
     recorder = met(tmp_path)
     for number in range(100):
-        recorder.event(notice(number))
+        recorder.observe_event(notice(number))
     with caplog.at_level(logging.WARNING):
         recorder.close()
         recorder.close()
@@ -173,7 +173,7 @@ def test_a_recording_ends_after_its_queue_if_the_disk_is_too_slow(
     assert reported.code == RECORDING_ENDED
     assert reported.message == f"the recording ends here (the disk is too slow); {tmp_path} holds what came before"
     assert recorder.take_notice() is None
-    recorder.event(notice(1))
+    recorder.observe_event(notice(1))
     stuck.set()
     recorder.close()
     numbers = [
@@ -196,7 +196,7 @@ def test_a_full_disk_ends_it_at_a_whole_record(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(RecordLog, "append", full)
     recorder = met(tmp_path)
     for number in range(5):
-        recorder.event(notice(number))
+        recorder.observe_event(notice(number))
     until(lambda: recorder._over)
     reported = recorder.take_notice()
     assert reported is not None

@@ -8,9 +8,9 @@ import pytest
 from rich.cells import cell_len
 
 from stream.clock import MonotonicClock
-from stream.display.layout import Row
-from stream.display.panes import compose_several
 from stream.display.state import CameraSnapshot, TranscriptEntry
+from stream.extensions.live.layout import Row
+from stream.extensions.live.panes import compose_several
 from stream.monitor.statistics import RunStatistics
 
 FIGURES = replace(RunStatistics(MonotonicClock()).snapshot({"q": 3}), fps=24.96, answers=7, ttft_ms=120.4)

@@ -12,7 +12,8 @@ from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import duration_text, seconds_text
 from stream.display.state import CameraSnapshot, TranscriptEntry
-from stream.display.text import cut_path, cut_text, dropped_text, wrap
+from stream.display.text import SEPARATOR, dropped_text
+from stream.extensions.live.cells import cut_path, cut_text, wrap
 from stream.media import SourceInfo
 from stream.monitor.metrics import Percentiles
 from stream.monitor.statistics import StatisticsSnapshot
@@ -23,7 +24,6 @@ Row: TypeAlias = list[tuple[str, str]]
 
 LABEL_CELLS = 9
 TIME_CELLS = 8
-SEPARATOR = " · "
 
 
 def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list[Row]:
