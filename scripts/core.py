@@ -15,7 +15,8 @@ PACKAGES = ("stream", "arr_coc")
 EXTENSIONS = "stream.extensions"
 
 # The form of an answer (arr_coc.answer_schema, and its tokens, arr_coc.qwen.constraint) is core: a question
-# carries it, and the prompt, the decoder and every message about an answer read it.
+# carries it, and the prompt, the decoder and every message about an answer read it. Zones are core: masks black the
+# picture before anything reads it, and a question may be about a part of it.
 FEATURES = {
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
     "finetune": "arr_coc.finetune",
@@ -25,7 +26,6 @@ FEATURES = {
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
     "watches": "stream.answer.standing",
     "adapt": "arr_coc.adaptation",
-    "zones": "arr_coc.allocation.zones",
 }
 
 

@@ -13,7 +13,7 @@ import logging
 import sys
 from functools import cache
 from importlib import import_module
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from arr_coc.texture.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
 from arr_coc.texture.store.native import kernel_remedy
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,35 @@ GL_STORE_OF_CUDA = "arr_coc.backends.cuda.interop:GlCudaStore"
 INTEROP_PROBLEM = "arr_coc.backends.cuda.interop:interop_problem"
 GL_DEVICE = "arr_coc.backends.gl.device:open_device"
 CUDA_TEXTURE = "arr_coc.backends.cuda.sampling:HardwareTexture"
+SHARED_MEMORY = "arr_coc.backends.cuda.ipc:SharedMemory"
+OPENED_MEMORY = "arr_coc.backends.cuda.ipc:OpenedMemory"
+
+
+class SharedPixels(Protocol):
+    """Memory of a device that another process may open by `handle`, on the device of UUID `gpu`."""
+
+    @property
+    def handle(self) -> bytes: ...
+
+    gpu: bytes
+
+    def write(self, pixels: torch.Tensor) -> None:
+        """Copy pixels uint8 [K, 3, 32, 32]; the copy is complete on return. Raises ShapeError or DeviceLost."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OpenedPixels(Protocol):
+    """Memory of another process, which it calls `handle`."""
+
+    handle: bytes
+
+    def read(self, count: int) -> torch.Tensor:
+        """Return a copy of the first `count` regions' pixels. Raises ShapeError or DeviceLost."""
+        ...
+
+    def close(self) -> None: ...
 
 
 def _part(place: str) -> Any:
@@ -102,6 +134,18 @@ def texture_units(image: object) -> Any | None:
     """Return the sampler of a picture uint8 [3, H, W] by the texture units of the CUDA device that it lies on; None if
     it is something else, or lies on no such device. Raises DeviceLost."""
     return _part(CUDA_TEXTURE).of(image)
+
+
+def share_memory(cuda_device: int | None) -> SharedPixels:
+    """Return memory for pixels on a CUDA device; None for torch's current one. Raises BackendMissing or DeviceLost."""
+    memory: SharedPixels = _part(SHARED_MEMORY)(cuda_device)
+    return memory
+
+
+def open_memory(handle: bytes, gpu: bytes) -> OpenedPixels:
+    """Return the memory of another process. Raises StoreError."""
+    memory: OpenedPixels = _part(OPENED_MEMORY)(handle, gpu)
+    return memory
 
 
 @cache

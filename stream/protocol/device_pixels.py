@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from arr_coc.backends.registry import OpenedPixels, SharedPixels, open_memory, share_memory
 from arr_coc.errors import ShapeError, StoreError
 from stream.errors import TransportError
 from stream.protocol.messages import PixelPlace
 
 if TYPE_CHECKING:
     import torch
-
-    from arr_coc.backends.cuda.ipc import OpenedMemory, SharedMemory
 
 
 class PixelSender(Protocol):
@@ -80,7 +79,7 @@ class IpcPixelSender:
 
     def __init__(self, device: int | None = None) -> None:
         self._device = device
-        self._memory: SharedMemory | None = None
+        self._memory: SharedPixels | None = None
         self._number = 0
 
     def offer(self) -> PixelPlace:
@@ -99,11 +98,9 @@ class IpcPixelSender:
             self._memory.close()
             self._memory = None
 
-    def _shared_memory(self) -> SharedMemory:
-        from arr_coc.backends.cuda.ipc import SharedMemory
-
+    def _shared_memory(self) -> SharedPixels:
         if self._memory is None:
-            self._memory = SharedMemory(self._device)
+            self._memory = share_memory(self._device)
         return self._memory
 
 
@@ -111,7 +108,7 @@ class IpcPixelReceiver:
     """Receiver in the answer process: it opens the sender's memory, and copies pixels from it to separate memory."""
 
     def __init__(self) -> None:
-        self._memory: OpenedMemory | None = None
+        self._memory: OpenedPixels | None = None
 
     def refusal(self, offer: PixelPlace) -> str | None:
         try:
@@ -126,14 +123,10 @@ class IpcPixelReceiver:
         except (StoreError, ShapeError) as error:
             raise TransportError(f"the pixels of packet {place.number} cannot be read: {error}") from error
 
-    def _memory_at(self, place: PixelPlace) -> OpenedMemory:
-        from arr_coc.backends.cuda.ipc import HANDLE_BYTES, OpenedMemory
-
-        if len(place.handle) != HANDLE_BYTES:
-            raise TransportError("a place between processes needs a CUDA IPC handle")
+    def _memory_at(self, place: PixelPlace) -> OpenedPixels:
         if self._memory is None or self._memory.handle != place.handle:
             if self._memory is not None:
                 self._memory.close()
                 self._memory = None
-            self._memory = OpenedMemory(place.handle, place.gpu)
+            self._memory = open_memory(place.handle, place.gpu)
         return self._memory

@@ -128,8 +128,11 @@ class OpenedMemory:
     def __init__(self, handle: bytes, gpu: bytes) -> None:
         """`handle` and `gpu` are those of a `SharedMemory`.
 
-        Raises BackendMissing if the device is not this process's, or the driver does not open its memory.
+        Raises StoreError for another handle, and BackendMissing if the device is not this process's, or the driver does
+        not open its memory.
         """
+        if len(handle) != HANDLE_BYTES:
+            raise StoreError("a place between processes needs a CUDA IPC handle")
         self.handle = handle
         device = device_by_uuid(gpu)
         if device is None:
