@@ -32,7 +32,7 @@ from stream.errors import ConfigError
 from stream.options.option import Option
 from stream.options.schedule import EXAMPLE as SCHEDULE_EXAMPLE
 from stream.options.schedule import check_schedule
-from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX, WATCH_NAME
+from stream.untrusted import GROUP_TOKENS_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX, WATCH_NAME
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -458,14 +458,6 @@ class AnswerConfig(Section):
         str | None, Option("--choices TEXT,…", "Answers that are one of these texts. [off]", without="demo")
     ] = Field(default=None, min_length=1, examples=['"sun,rain"'])
     """Texts, separated by commas, of which each answer is one. In place of `answer.json_schema`."""
-    history: Annotated[
-        int, Option("--history N", "Earlier answers that stand before the question. [{default}]", without="demo")
-    ] = Field(default=0, ge=0, le=HISTORY_MAX)
-    """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
-    do not fit the model's context, the oldest are left out."""
-    history_spans_cuts: bool = False
-    """Let answers about the shot before a cut be among the earlier ones. Otherwise each shot begins without any, as
-    does the picture after a change of its size or format, and after a lost source is back."""
     zone: Annotated[
         str | None, Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]")
     ] = Field(default=None, min_length=1, examples=['"porch"'])

@@ -9,8 +9,15 @@ from msgspec import structs
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import FrameStamp, Question
 from stream.answer.filters import AnswerFilter, FinishedAnswer
-from stream.events import AnswerInvalid
+from stream.events import AnswerInvalid, AnswerPoint
 from stream.untrusted import REASON_CHARS_MAX, cut_to, printable
+
+
+def model_text(answer: AnswerPoint, schema: AnswerSchema | None) -> str:
+    """Return the text of an answer as the model wrote it."""
+    if schema is None or answer.fields is None:
+        return answer.text
+    return schema.text_of(answer.fields)
 
 
 class StructuredAnswers(AnswerFilter):

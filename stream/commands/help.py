@@ -14,7 +14,7 @@ BEHAVIOUR = "Behaviour"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
     "Question": (
-        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory."),
+        *("answer.query", "answer.every_s", "answer.when", "answer.memory."),
         *("watch", "until", "go_on", "force"),
     ),
     "Tokens": (

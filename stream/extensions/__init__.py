@@ -10,6 +10,7 @@ NAMES = (
         "mcp",
         "lerobot",
         "onvif",
+        "history",
         "shadow",
         "latency",
         "detections",

@@ -21,8 +21,8 @@ from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.detections import DetectionReader
 from stream.answer.filters import AnswerFilter, Continuation
-from stream.answer.history import AnswerHistory
 from stream.answer.model import shows_scenes
+from stream.answer.news import NewsFilter
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.standing import watch_rules
@@ -344,9 +344,8 @@ def _answer_filters(config: Config, info: SourceInfo, continuation: Continuation
     filters: list[AnswerFilter] = []
     if schema is not None:
         filters.append(StructuredAnswers(schema))
-    if answer.history or answer.when == "news":
-        same_above = answer.same_above if answer.when == "news" else None
-        filters.append(AnswerHistory(answer.history, same_above, schema, spans_cuts=answer.history_spans_cuts))
+    if answer.when == "news":
+        filters.append(NewsFilter(answer.same_above, schema))
     filters.append(DetectionReader(_source_px(config.capture, info)))
     filters += _of_extensions("answer_filter", config)
     if continuation is not None:

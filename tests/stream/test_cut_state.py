@@ -31,6 +31,7 @@ from stream.answer.scheduler import AnswerScheduler
 from stream.config import AllocateConfig, AnswerConfig, Config, MemoryConfig, PipelineConfig, WatchConfig, ZoneConfig
 from stream.events import Cut, Event, Match, Notice, YesNoResult
 from stream.extensions.detections.feed import DetectionAddress, DetectionFeed
+from stream.extensions.history.section import HistorySection
 from stream.media import Source, SourceFrame, SourceInfo
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.plan import RunPlan
@@ -207,9 +208,8 @@ class ShotRun:
         config = Config(
             source="shots",
             allocate=AllocateConfig(budget=12, **allocate),
-            answer=AnswerConfig(
-                every_s=2.0, captions=True, history=4, zone="door", memory=MemoryConfig(enabled=True, idle=1.0)
-            ),
+            answer=AnswerConfig(every_s=2.0, captions=True, zone="door", memory=MemoryConfig(enabled=True, idle=1.0)),
+            history=HistorySection(answers=4),
             zones={
                 "door": ZoneConfig(box=(0.0, 0.0, 0.75, 1.0)),
                 "light": ZoneConfig(box=(0.0, 0.0, 0.25, 1.0), weight=2.0),

@@ -17,13 +17,15 @@ from stream.answer.connection import AnswerEndpoint
 from stream.answer.detections import DetectionReader
 from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
 from stream.answer.filters import Continuation, FinishedAnswer, RecalledAnswer
-from stream.answer.history import AnswerHistory
+from stream.answer.news import NewsFilter
 from stream.answer.request import ClientOptions, GlanceOutcome, ServerReady
 from stream.answer.structured import StructuredAnswers
 from stream.answer.triggers import Check
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
 from stream.events import PEER_MISBEHAVES, Answer, AnswerPoint, Notice
+from stream.extensions.history.filter import AnswerHistory
+from stream.extensions.history.section import HistorySection
 from stream.extensions.shadow.checks import ShadowChecks
 from stream.extensions.shadow.section import ShadowSection
 from stream.protocol.codec import specs_of
@@ -274,8 +276,9 @@ def client_options(
     """Options with the filters of a run: of those, a whole frame beside an answer is what shadow checks wait for."""
     filters = (
         *([] if schema is None else [StructuredAnswers(schema)]),
-        AnswerHistory(history, same_above, schema, spans_cuts=history_spans_cuts),
+        *([] if same_above is None else [NewsFilter(same_above, schema)]),
         DetectionReader(None),
+        AnswerHistory(HistorySection(answers=history, spans_cuts=history_spans_cuts), schema),
         ShadowChecks(shadow or ShadowSection(agree=1.0), schema),
         *([] if journal is None else [journal]),
     )

@@ -109,7 +109,7 @@ def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> 
     def options(**answer: object) -> str | None:
         return answering_options(Config(answer=AnswerConfig(**answer)))  # type: ignore[arg-type]
 
-    assert options(query="a", every_s=1.0, history=1) == options(query="b") is not None
+    assert options(query="a", every_s=1.0, same_above=0.6) == options(query="b") is not None
     assert options(max_tokens=5) != options()
     assert options(thinking="hide") != options()
     assert options(model="m") != options()

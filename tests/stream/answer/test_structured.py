@@ -23,8 +23,8 @@ from stream.events import (
     unpack_event,
 )
 from stream.protocol.messages import AnswerDelta, FramePacketMessage, TokenPacketMessage, TurnGrant
+from tests.extensions.history.test_filter import asked, texts
 from tests.stream.answer.test_client import clock, opened
-from tests.stream.answer.test_history import asked, texts
 from tests.support.answer_client import STAMP, ClientFixture, FakeJournal, Opener, tokens, whole_frame
 from tests.support.answer_client import answer as answered_at
 from tests.support.events import make_answer_reply

@@ -14,6 +14,7 @@ from stream.clock import DisplayClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.display.state import Transcript
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, Event, Notice, Summary
+from stream.extensions.history.section import HistorySection
 from stream.extensions.live.layout import figure_rows
 from stream.extensions.record.format import Recording
 from stream.extensions.record.replay import ReplayedAnswer
@@ -42,12 +43,15 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_still_video(path, (0, 100, 200), 12, brightest=30))
 
 
-def config(video: str, endpoint: str | None = None, record: str | None = None, **options: Any) -> Config:
+def config(
+    video: str, endpoint: str | None = None, record: str | None = None, history: int = 0, **options: Any
+) -> Config:
     return Config(
         source=video,
         capture=CaptureConfig(open_timeout_s=5.0),
         allocate=AllocateConfig(budget=24),
         answer=AnswerConfig(server=endpoint, every_s=0.5, **options),
+        history=HistorySection(answers=history),
         record=RecordSection(folder=record),
         pipeline=PipelineConfig(single_process=endpoint is None),
     )
