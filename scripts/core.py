@@ -21,10 +21,8 @@ FEATURES = {
     "backends": "arr_coc.backends.cuda arr_coc.backends.gl",
     "finetune": "arr_coc.finetune",
     "latency": "arr_coc.allocation.latency_budget",
-    "side questions": "stream.answer.side",
     "small weights": "arr_coc.qwen.small_weights",
     "texturevlm": "arr_coc.ops arr_coc.texturevlm",
-    "watches": "stream.answer.standing",
     "adapt": "arr_coc.adaptation",
 }
 

@@ -220,6 +220,7 @@ class AnswerClient:
         *,
         checks: tuple[Check, ...] = (),
         full_frame: FramePacket | None = None,
+        is_aside: bool = False,
     ) -> None:
         """Send a packet in the granted turn. The caller may change a FramePacket's image once this has returned.
 
@@ -231,10 +232,11 @@ class AnswerClient:
             checks: checks of watches, whose questions are those of `question`.
             full_frame: the whole frame, with a separate image, for a question that a filter asks in another turn
                 after the answer.
+            is_aside: a feature asks it between the run's own answers.
         """
         assert self.may_send
         number = self.requests.next_number
-        self.requests.open(AnswerRequest(number, packet, question, trigger, checks, full_frame=full_frame))
+        self.requests.open(AnswerRequest(number, packet, question, trigger, checks, full_frame, is_aside=is_aside))
         self._send_open(now_ns)
 
     def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:

@@ -1,24 +1,23 @@
-"""Questions of one run, as they change while it goes on: its own, side questions between its answers, and watches.
+"""Questions of one run, as they change while it goes on: its own, those that features ask between its answers, and
+watches.
 
 The answer server embeds a question before it is asked, and tokens are chosen for it from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence, Sized
 from typing import Protocol
 
 from arr_coc.types import QueryEmbedding
 from stream.answer.client import AnswerClient
 from stream.answer.embeddings import EmbeddedQuestion, QuestionKey, RefusedQuestion
-from stream.answer.side import RUN_OVER, SideQuestions
-from stream.answer.standing import WatchChanges
-from stream.answer.triggers import AnswerTriggers, WatchList
-from stream.control import AddWatch, Ask, AskAside, Command, RemoveWatch
-from stream.events import Event, QueryChanged, SideRefused, WatchesChanged
+from stream.answer.model import Doubt, doubt_about
+from stream.answer.triggers import AnswerTriggers, WatchList, WatchRules
+from stream.control import Ask, Command
+from stream.errors import ConfigError
+from stream.events import Event, QueryChanged
 from stream.protocol.messages import ServerHello
-
-NO_SIDE_QUESTIONS = "this run keeps its answers to be continued, and takes no side questions; leave --resume out"
 
 WATCHES_ONLY = "this run has only watches; give -q beside them to ask other questions"
 
@@ -35,9 +34,49 @@ class QuestionObserver(Protocol):
         ...
 
 
+class Asker:
+    """A feature's part in the questions of one run. Each method does nothing until a feature has its own.
+
+    A run calls its askers in one order, from the thread that allocates.
+    """
+
+    question = ""
+    """Question that is asked in the place of the run's own, while this feature is the one `asking`."""
+    is_sent = False
+    """It was sent, and its answer is awaited."""
+    waiting: Sized = ()
+    """What is to begin when no request is in flight."""
+
+    def __init__(self, questions: RunQuestions) -> None:
+        self.questions = questions
+
+    def follow(self, command: Command) -> None:
+        """Follow a command to the run, if it is one of this feature."""
+
+    def begin(self, *, has_frame: bool) -> None:
+        """Begin with what is `waiting`. `has_frame`: there is a frame to ask about."""
+
+    def take(self, outcome: EmbeddedQuestion | RefusedQuestion) -> None:
+        """Take the server's reply to a question, which may be another one than this feature's."""
+
+    def on_ready(self) -> None:
+        """Begin with a server, whose model may be another one, before the watches are evaluated with it."""
+
+    def on_event(self, event: Event) -> None:
+        """Take a piece of the answer to `question`, or the whole, or that a cut has made it stale: it is asked again if
+        it is not sent any more."""
+
+    def on_lost(self) -> None:
+        """Note that the answer to `question` was lost."""
+
+    def finish(self) -> None:
+        """Note that the run ends: no more questions are asked."""
+
+
 class RunQuestions:
     """Questions of one run. `query`: its own, which is in force; `text`: the one for which tokens are chosen, which is
-    that of a side question meanwhile. `sides` and `changes`: those that wait. `finishing`: the run ends."""
+    that of the asker which is `asking`. `watches_only`: nothing else is asked than watches, of which `query` is one.
+    `is_fixed`: the questions stay as they are; `finishing`: the run ends."""
 
     def __init__(
         self,
@@ -46,6 +85,7 @@ class RunQuestions:
         observer: QuestionObserver,
         triggers: AnswerTriggers,
         watches: WatchList,
+        askers: Sequence[Callable[[RunQuestions], Asker]],
         *,
         watches_only: bool,
         knows_source: bool,
@@ -58,120 +98,120 @@ class RunQuestions:
             observer: stage that chooses the tokens.
             triggers: triggers of the run's own answers.
             watches: watches of the run, which may change.
-            watches_only: as in `WatchChanges`; then its own question is that of a watch.
-            knows_source: as in `WatchChanges`.
+            askers: what makes the parts of the run's features, in order.
+            watches_only: nothing else is asked; then its own question is that of a watch.
+            knows_source: the source shows the world of a model of drawn scenes.
         """
         self.query = self.text = query
-        self.sides = SideQuestions()
-        self._fixed = any(each.fixes_questions for each in client.options.filters)
-        self.changes = WatchChanges(
-            watches, client, watches_only=watches_only, knows_source=knows_source, fixed=self._fixed
-        )
+        self.client = client
+        self.watches = watches
+        self.watches_only = watches_only
+        self.is_fixed = any(each.fixes_questions for each in client.options.filters)
         self.finishing = False
         self._next_query: str | None = None
-        self._client = client
         self._observer = observer
         self._triggers = triggers
-        self._watches_only = watches_only
+        self._knows_source = knows_source
+        self.asking: Asker | None = None
+        self.askers = [make(self) for make in askers]
 
     def follow(self, command: Command) -> None:
         """Follow a command to the run; others than those about questions are ignored."""
-        match command:
-            case Ask(query=query) if self._watches_only:
-                self._emit([QueryChanged(query=query, error=WATCHES_ONLY)])
-            case Ask(query=query):
-                self._change(query)
-            case AskAside() if self.finishing or self._fixed:
-                reason = RUN_OVER if self.finishing else NO_SIDE_QUESTIONS
-                self._emit([SideRefused(question=command.number, error=reason)])
-            case AskAside():
-                self._emit(self.sides.add(command))
-            case AddWatch() | RemoveWatch():
-                self._emit(self.changes.add(command))
+        if isinstance(command, Ask) and self.watches_only:
+            self.emit(QueryChanged(query=command.query, error=WATCHES_ONLY))
+        elif isinstance(command, Ask):
+            self._change(command.query)
+        for asker in self.askers:
+            asker.follow(command)
 
-    def change_watches(self) -> None:
-        """Begin the changes of watches that wait; none of their questions is in a request."""
-        self._on_changes(self.changes.begin())
-
-    def go_on(self) -> None:
-        """Begin with the next side question, or return to the run's own after the last one; nothing is in flight."""
-        if (text := self.sides.begin()) is not None:
-            self._embed(text)
-        elif self.sides.current is None and self.text != self.query:
-            self._allocate_for(self.query)
+    def go_on(self, *, has_frame: bool) -> None:
+        """Begin with what waits, or return to the run's own question; nothing is in flight."""
+        for asker in self.askers:
+            asker.begin(has_frame=has_frame)
+        if self.asking is None and self.text != self.query:
+            self.allocate_for(self.query)
 
     def on_ready(self) -> None:
-        """Begin with a server, whose model may be another one."""
-        hello = self._client.hello
-        assert hello is not None
-        self._emit(self.changes.check_model(hello))
+        """Begin with a server, whose model may be another one. Raises ConfigError for a watch that it cannot
+        evaluate."""
+        for asker in self.askers:
+            asker.on_ready()
+        for watch in self.watches:
+            doubt = self.doubt(watch.options)
+            watch.warning = None if doubt is None else doubt.warning
+            if doubt is not None and not watch.options.force:
+                raise ConfigError(doubt.refusal)
         self._require()
-        self._allocate_for(self.query)
+        self.allocate_for(self.query)
         if self._next_query is not None:
-            self._embed(self._next_query)
-        if self.sides.current is not None:
-            self._embed(self.sides.current.query)
+            self.embed(QuestionKey(self._next_query))
+        if self.asking is not None:
+            self.embed(QuestionKey(self.asking.question))
 
-    def on_embedded(self, embedded: EmbeddedQuestion) -> None:
-        """Ask a question that the server can be asked now."""
-        text = embedded.key.text
-        if embedded.key.is_check:
-            self._on_changes(self.changes.take(embedded))
-            return
-        if text == self._next_query:
+    def on_outcome(self, outcome: EmbeddedQuestion | RefusedQuestion) -> None:
+        """Ask a question that the server can be asked now, or report one that it cannot."""
+        key = outcome.key
+        if self._next_query is not None and key == QuestionKey(self._next_query):
             self._next_query = None
-            self.query = text
-            self._require()
-            self._emit([QueryChanged(query=text)])
-            if self.sides.current is None:
-                self._allocate_for(text)
-            self._triggers.ask()
-        if self.sides.accept(text):
-            self._allocate_for(text)
+            if isinstance(outcome, RefusedQuestion):
+                self.emit(QueryChanged(query=key.text, error=outcome.error))
+            else:
+                self.query = key.text
+                self._require()
+                self.emit(QueryChanged(query=key.text))
+                if self.asking is None:
+                    self.allocate_for(key.text)
+                self._triggers.ask()
+        for asker in self.askers:
+            asker.take(outcome)
 
-    def on_refused(self, refused: RefusedQuestion) -> None:
-        """Report a question that the server cannot be asked."""
-        text = refused.key.text
-        if refused.key.is_check:
-            self._on_changes(self.changes.take(refused))
-            return
-        if text == self._next_query:
-            self._next_query = None
-            self._emit([QueryChanged(query=text, error=refused.error)])
-        self._emit(self.sides.refuse(text, refused.error))
-
-    def _on_changes(self, changes: list[WatchesChanged]) -> None:
-        """Let the watches share the tokens as they are after these changes, and report them."""
+    def on_watches_changed(self) -> None:
+        """Let the watches share the tokens as they are now, if the server is ready. If nothing else is asked, the
+        question of a watch that was removed is followed by that of another one."""
         self._require()
-        if any(change.error is None for change in changes) and self._client.ready:
-            self._allocate_for(self.text)
-            if (query := self.changes.missing_query(self.query)) is not None:
-                self._change(query)
-        self._emit(changes)
+        self.allocate_for(self.text)
+        questions = self.watches.questions
+        if self.watches_only and self.query not in questions:
+            self._change(questions[0])
+
+    def embed(self, key: QuestionKey) -> None:
+        """Ask for the embedding of a question, or go on with it if that is there already."""
+        embedded = self.client.embed(key)
+        if embedded is not None and self.client.ready:
+            self.on_outcome(embedded)
+
+    def allocate_for(self, text: str) -> None:
+        """Let the watches and the question `text`, which is embedded, share the tokens from now on."""
+        hello = self.client.hello
+        assert hello is not None
+        self.text = text
+        embeddings = self.client.embeddings
+        checks = [QuestionKey(other, is_check=True) for other in dict.fromkeys(self.watches.questions) if other != text]
+        others = [embeddings[key].embedding for key in checks]
+        self._observer.on_model(hello, embeddings[QuestionKey(text)].embedding, *others)
+
+    def doubt(self, rules: WatchRules) -> Doubt | None:
+        """Return the objection to a watch with the server's model, None without one."""
+        hello = self.client.hello
+        assert hello is not None
+        unknown_words = self.client.embeddings[QuestionKey(rules.question, is_check=True)].unseen_words
+        return doubt_about(hello.model_id, hello.known_world, unknown_words, knows_source=self._knows_source)
+
+    def finish(self) -> None:
+        """End with the run: no more questions are asked."""
+        self.finishing = True
+        for asker in self.askers:
+            asker.finish()
+
+    def emit(self, event: Event) -> None:
+        """Emit an event of the run."""
+        self._observer.on_event(event)
 
     def _change(self, query: str) -> None:
         """Change the run's own question, once it is embedded."""
         self._next_query = query
-        self._embed(query)
-
-    def _embed(self, text: str) -> None:
-        """Ask for the embedding of a question, or go on with it if that is there already."""
-        embedded = self._client.embed(QuestionKey(text))
-        if embedded is not None and self._client.ready:
-            self.on_embedded(embedded)
-
-    def _allocate_for(self, text: str) -> None:
-        """Let the watches and the question `text`, which is embedded, share the tokens from now on."""
-        hello = self._client.hello
-        assert hello is not None
-        self.text = text
-        embedding = self._client.embeddings[QuestionKey(text)].embedding
-        self._observer.on_model(hello, embedding, *self.changes.other_embeddings(embedding))
+        self.embed(QuestionKey(query))
 
     def _require(self) -> None:
         """Note the questions that another server has to embed first."""
-        self._client.embeddings.require(self.query, self.changes.questions)
-
-    def _emit(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self._observer.on_event(event)
+        self.client.embeddings.require(self.query, self.watches.questions)

@@ -16,7 +16,7 @@ from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
 from stream.answer.filters import AnswerFilter, FinishedAnswer, PriorGlance, RecalledAnswer
 from stream.answer.idle import IdleCosts, IdleExchange, IdleOutcome
 from stream.answer.memory import SentGroup
-from stream.answer.triggers import SIDE, Check
+from stream.answer.triggers import Check
 from stream.errors import TransportError
 from stream.events import (
     Answer,
@@ -124,10 +124,12 @@ class AnswerRequest:
     trigger: str
     checks: tuple[Check, ...] = ()
     """Watches whose questions are the checks of the question."""
-    yes_no_reported: bool = False
-    """True once the results of the checks were emitted."""
     full_frame: FramePacket | None = None
     """The whole frame, for a question that a filter asks after the answer."""
+    yes_no_reported: bool = False
+    """True once the results of the checks were emitted."""
+    is_aside: bool = False
+    """A feature asks it between the run's own answers: the filters do not see its answer."""
     follows: FinishedAnswer | None = None
     """The answer after which a filter asks this question; its answer is not shown."""
     sent_ns: int | None = None
@@ -357,7 +359,7 @@ class RequestTracker:
         if isinstance(packet, FramePacket) and not self._write_snapshot(packet):
             request.packet = dataclasses.replace(packet, image=packet.image.copy())
         for each in self._options.filters:
-            request.question = each.before_ask(request.question, packet.stamp, aside=request.trigger == SIDE)
+            request.question = each.before_ask(request.question, packet.stamp, aside=request.is_aside)
         self.request = request
         self.next_number += request.question.wants_answer
 
@@ -454,9 +456,9 @@ class RequestTracker:
         costs = self._glance_costs
         self._last_glance = None
         self._glance_costs = GlanceCosts()
-        if request.trigger == SIDE:
-            side_answer = request.to_answer_event(reply, now_ns, costs)
-            return [outcome for outcome in (*request.emit_text(), side_answer, feedback) if outcome is not None]
+        if request.is_aside:
+            answer = request.to_answer_event(reply, now_ns, costs)
+            return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
         finished = FinishedAnswer(
             request.question,
             request.packet,

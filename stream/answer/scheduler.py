@@ -11,13 +11,13 @@ from stream.answer.client import AnswerClient, may_read_ahead
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
 from stream.answer.idle import IdleFrames, IdleOutcome, IdleReader, begins_group
-from stream.answer.questions import QuestionObserver, RunQuestions
+from stream.answer.questions import Asker, QuestionObserver, RunQuestions
 from stream.answer.request import ClientOptions, GlanceOutcome, Outcome, ServerReady
 from stream.answer.triggers import BESIDE, SIDE, AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
 from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConnectionRefused, StageDied
-from stream.events import Event, Notice, YesNoResult
+from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Event, Notice, YesNoResult
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, Transport
 from stream.transport.pool import SetServers
@@ -43,6 +43,9 @@ NO_MEMORY = (
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
+OF_ANSWERS = (AnswerDeltaEvent, Answer, AnswerCancelled)
+"""Events about an answer that is being generated."""
+
 BEFORE_FRAMES = FrameStamp(-1, 0, 0, 0)
 """Stands for the newest frame until there is one."""
 
@@ -59,7 +62,8 @@ class SchedulePolicy:
     model keeps, if it keeps any; `memory_required`: report a model that keeps none. `idle_share`: 0 if nothing is read
     ahead between answers; in lockstep the share of media time that pays for it. `watches`: standing questions,
     `watches_only`: nothing else is asked; `matches`: the number of matches before this process. `wall_s`: returns the
-    Unix time that schedules count; None if they do not.
+    Unix time that schedules count; None if they do not. `askers`: what makes the parts of the run's features in its
+    questions, in order.
     """
 
     triggers: AnswerTriggerOptions
@@ -77,6 +81,7 @@ class SchedulePolicy:
     memory: bool = False
     memory_required: bool = False
     idle_share: float = 0.0
+    askers: tuple[Callable[[RunQuestions], Asker], ...] = ()
 
     @property
     def follows_change(self) -> bool:
@@ -192,6 +197,7 @@ class AnswerScheduler:
             observer,
             self._triggers,
             self._watches,
+            policy.askers,
             watches_only=policy.watches_only,
             knows_source=policy.source_is_drawn,
         )
@@ -283,7 +289,7 @@ class AnswerScheduler:
             matches = self._watches.observe(time_ns, at, change=change_since_look, cut=cut, discontinuity=discontinuity)
             self._emit(matches)
         if self._policy.lockstep:
-            self._finish_side_questions()
+            self._finish_asides()
             if not self._due:
                 self._read_ahead_in_lockstep(time_ns)
             self._ask_and_wait()
@@ -333,9 +339,8 @@ class AnswerScheduler:
 
     def finish(self, *, last_answer: bool) -> None:
         """Request the last answer, if the run ends with one, and wait for open requests."""
-        self._questions.finishing = True
-        self._emit(self._questions.sides.finish())
-        self._finish_side_questions()
+        self._questions.finish()
+        self._finish_asides()
         if last_answer:
             self._triggers.finish()
             self._watches.finish()
@@ -357,17 +362,15 @@ class AnswerScheduler:
             self._take(outcome)
         if client.requests.lost_answers > self._lost_answers:
             self._watches.retry()
-            self._emit(self._questions.sides.lose())
+            if (asker := self._questions.asking) is not None and asker.is_sent:
+                asker.on_lost()
         self._lost_answers = client.requests.lost_answers
         if not client.ready or client.busy:
             return
         questions = self._questions
-        if questions.changes.waiting:
-            questions.change_watches()
+        if any(asker.waiting for asker in questions.askers) or questions.text != questions.query:
+            questions.go_on(has_frame=self._stamp is not BEFORE_FRAMES)
             self.connection.flush()
-        has_side_question = questions.sides.waiting and self._stamp is not BEFORE_FRAMES  # it is about a frame
-        if has_side_question or questions.text != questions.query:
-            questions.go_on()
 
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
@@ -389,10 +392,8 @@ class AnswerScheduler:
         if isinstance(outcome, ServerReady):
             self._questions.on_ready()
             self._on_ready()
-        elif isinstance(outcome, EmbeddedQuestion):
-            self._questions.on_embedded(outcome)
-        elif isinstance(outcome, RefusedQuestion):
-            self._questions.on_refused(outcome)
+        elif isinstance(outcome, (EmbeddedQuestion, RefusedQuestion)):
+            self._questions.on_outcome(outcome)
         elif isinstance(outcome, Feedback):
             self._observer.on_feedback(outcome)
         elif isinstance(outcome, GlanceOutcome):
@@ -401,9 +402,10 @@ class AnswerScheduler:
             self._observer.idle.on_end(outcome.place, rebuilt=outcome.rebuilt)
         elif isinstance(outcome, YesNoResult):
             self._emit(self._watches.update(outcome))
+        elif (asker := self._questions.asking) is not None and asker.is_sent and isinstance(outcome, OF_ANSWERS):
+            asker.on_event(outcome)
         else:
-            aside = None if self._questions.sides.current is None else self._questions.sides.events_of(outcome)
-            self._emit([outcome] if aside is None else aside)
+            self._emit([outcome])
 
     def _emit(self, events: Sequence[Event]) -> None:
         """Emit events; a match of a watch may end the run."""
@@ -413,10 +415,18 @@ class AnswerScheduler:
                 self._control.end(FOUND)
 
     @property
+    def _due_asker(self) -> Asker | None:
+        """The feature whose question is to be asked now in the place of the run's own; None without one."""
+        asker = self._questions.asking
+        if asker is None or asker.is_sent or asker.question != self._questions.text:
+            return None
+        return asker
+
+    @property
     def _due(self) -> bool:
         """True if an answer or a check of a watch is due."""
-        if self._questions.sides.current is not None:
-            return self._questions.sides.due
+        if self._questions.asking is not None:
+            return self._due_asker is not None
         return self._watches.due or self._triggers.due is not None
 
     def _on_ready(self) -> None:
@@ -443,10 +453,7 @@ class AnswerScheduler:
         if event is None:
             return
         self.connection.flush()
-        if event.trigger == SIDE:
-            self._questions.sides.send_again()
-        else:
-            self._observer.on_event(event)
+        self._take(event)
         self._watches.retry()
 
     def _has_turn(self) -> bool:
@@ -472,14 +479,15 @@ class AnswerScheduler:
                 self._send_packet()
         self._wait_for(lambda: not self.client.busy)
 
-    def _finish_side_questions(self) -> None:
-        """Wait for the answers to side questions."""
-        while self._questions.sides.current is not None:
-            self._wait_for(lambda: self._questions.sides.due or self._questions.sides.current is None)
-            if not self._questions.sides.due:
+    def _finish_asides(self) -> None:
+        """Wait for the answers to the questions of features that take the place of the run's own."""
+        questions = self._questions
+        while questions.asking is not None:
+            self._wait_for(lambda: self._due_asker is not None or questions.asking is None)
+            if self._due_asker is None:
                 return
             self._ask_and_wait()
-            if self._questions.sides.due:  # its frame is gone
+            if self._due_asker is not None:  # its frame is gone
                 return
 
     def _glance_and_wait(self) -> None:
@@ -516,22 +524,30 @@ class AnswerScheduler:
         if packet is None:
             return
         self._glances = 0
-        sides = self._questions.sides
-        aside = sides.current is not None and sides.due
-        wants_answer = aside or self._triggers.due is not None
-        trigger: str = SIDE if aside else self._triggers.fire() if wants_answer else ""
+        asker = self._due_asker
+        is_aside = asker is not None
+        wants_answer = is_aside or self._triggers.due is not None
+        if is_aside:
+            trigger: str = SIDE
+        elif wants_answer:
+            trigger = self._triggers.fire()
+        else:
+            trigger = ""
         checks = self._watches.fire(trigger or BESIDE)
         if checks:
             self._observer.on_yes_no()
         full_frame = None
-        if wants_answer and not aside and self.client.requests.wants_full_frame():
+        if wants_answer and not is_aside and self.client.requests.wants_full_frame():
             full_frame = self._observer.make_full_packet()
         questions = tuple(dict.fromkeys(check.question for check in checks))
         question = Question(self._questions.text, wants_answer=wants_answer, checks=questions)
-        self.client.send_request(packet, question, trigger, self._clock.now_ns(), checks=checks, full_frame=full_frame)
+        now_ns = self._clock.now_ns()
+        self.client.send_request(
+            packet, question, trigger, now_ns, checks=checks, full_frame=full_frame, is_aside=is_aside
+        )
         self.connection.flush()  # before the observer's work, which may take milliseconds
-        if aside:
-            sides.send()
+        if asker is not None:
+            asker.is_sent = True
         elif wants_answer or self._policy.watches_only:
             self._observer.on_asked()
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec.structs import replace
 
+from arr_coc.types import NS_PER_S
+from stream.config import WatchConfig
 from stream.events import Event, Match, Notice, VerdictChanged, YesNoResult
 from stream.options.schedule import Schedule
 
@@ -17,7 +19,7 @@ TriggerReason = Literal["start", "asked", "cut", "discontinuity", "change", "eve
 YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
 
 SIDE = "side"
-"""Trigger of the answer to a side question."""
+"""Trigger of an answer that a feature asks for between the run's own."""
 
 BESIDE = "beside"
 """Trigger of a check that was not due, and is made with another watch's packet."""
@@ -338,6 +340,27 @@ class WatchRules:
     force: bool = False
     state: WatchState = field(default_factory=WatchState)
 
+    @classmethod
+    def of(cls, watch: WatchConfig, state: WatchState | None = None) -> Self:
+        """Return the options of a watch, which continues from `state`."""
+        return cls(
+            name=watch.name,
+            question=watch.question,
+            triggers=YesNoTriggerOptions(
+                every_ns=None if watch.every_s is None else round(watch.every_s * NS_PER_S),
+                on_change=watch.on_change,
+                on_cut=watch.on_cut,
+                least_ns=round(watch.least_s * NS_PER_S),
+            ),
+            thresholds=VerdictThresholds(watch.threshold, watch.most_of_no, watch.sure, watch.certain),
+            hold_ns=round(watch.hold_s * NS_PER_S),
+            cooldown_ns=round(watch.cooldown_s * NS_PER_S),
+            schedule=None if watch.schedule is None else Schedule.of(watch.schedule),
+            ends_run=watch.ends_run,
+            force=watch.force,
+            state=state or WatchState(),
+        )
+
 
 class Watch:
     """A standing question that is evaluated repeatedly with yes or no; makes events of the results.
@@ -499,6 +522,11 @@ class WatchList:
 
     def __len__(self) -> int:
         return len(self._watches)
+
+    @property
+    def questions(self) -> list[str]:
+        """Questions of the watches, in order."""
+        return [watch.options.question for watch in self._watches.values()]
 
     def add(self, options: WatchRules) -> Watch:
         """Add a watch, which is evaluated with the next frame, and return it."""

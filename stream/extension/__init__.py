@@ -336,6 +336,8 @@ class Extension:
     None`. It raises ConfigError for a run that cannot have them."""
     answer_filter: str = ""
     """Name of a function that gives the feature's part in the answers of a run: `(Config) -> AnswerFilter | None`."""
+    asker: str = ""
+    """Name of the class of its part in the questions of a run, `(RunQuestions) -> Asker`."""
     budget: str = ""
     """Name of a function that gives what moves the budget of a run's frames: `(Config, lockstep: bool) -> BudgetSetter
     | None`. In lockstep each frame waits for its answer."""

@@ -1,21 +1,8 @@
 """Features that hang on the core, one package each with an `EXTENSION`."""
 
 NAMES = (
-    *(
-        "api",
-        "serve",
-        "fleet",
-        "bench",
-        "adapt",
-        "mcp",
-        "lerobot",
-        "onvif",
-        "history",
-        "shadow",
-        "latency",
-        "detections",
-        "journal",
-    ),
+    *("api", "serve", "fleet", "bench", "adapt", "mcp", "lerobot", "onvif"),
+    *("history", "shadow", "latency", "detections", "journal", "watches", "side_questions"),
     *("hls", "heatmap", "why", "record", "overlay", "clips", "zeromq", "metrics", "web", "mqtt", "webhook"),
     *("on_match", "robotics", "otlp", "rerun", "past", "doctor", "live"),
 )

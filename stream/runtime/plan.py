@@ -25,9 +25,8 @@ from stream.answer.model import shows_scenes
 from stream.answer.news import NewsFilter
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
-from stream.answer.standing import watch_rules
 from stream.answer.structured import StructuredAnswers
-from stream.answer.triggers import AnswerTriggerOptions, WatchStates
+from stream.answer.triggers import AnswerTriggerOptions, WatchRules, WatchStates
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
 from stream.events import Notice
@@ -325,10 +324,11 @@ def _schedule_policy(
         memory=config.keeps_groups,
         memory_required=config.requires_groups,
         idle_share=answer.memory.idle_share(LOCKSTEP_SHARE) if config.keeps_groups else 0.0,
-        watches=tuple(watch_rules(watch, watches.by_name.get(watch.name)) for watch in config.watch),
+        watches=tuple(WatchRules.of(watch, watches.by_name.get(watch.name)) for watch in config.watch),
         watches_only=config.watches_only,
         matches=watches.matches,
         wall_s=wall_s if info.live else None,
+        askers=tuple(resolve_name(extension.asker) for extension in extensions() if extension.asker),
     )
 
 

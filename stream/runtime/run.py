@@ -15,10 +15,9 @@ from arr_coc.errors import ArrCocError, StoreError
 from arr_coc.types import NS_PER_S
 from stream.answer.loading import model_name
 from stream.answer.model import CONFIGURED, check_watches
-from stream.answer.standing import watch_of
 from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
-from stream.config import CaptureConfig, Config
+from stream.config import CaptureConfig, Config, WatchConfig
 from stream.control import (
     FOUND,
     INTERRUPTED,
@@ -397,7 +396,7 @@ class RunWatches:
         """Note that a change, by this command if that is known, was done or refused."""
         if event.error is None and isinstance(command, AddWatch):
             # of a run that shows only zones: those of its first questions go on
-            self._watches[command.name] = watch_of(command).model_copy(update={"zone": self._zone})
+            self._watches[command.name] = WatchConfig(**asdict(command), zone=self._zone)
         names = {watch.name for watch in event.watches}
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
         self._changed = self._changed or event.error is None

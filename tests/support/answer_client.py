@@ -190,10 +190,14 @@ class ClientFixture:
         wants_answer: bool = True,
         checks: tuple[Check, ...] = (),
         full_frame: FramePacket | None = None,
+        is_aside: bool = False,
     ) -> None:
         questions = tuple(check.question for check in checks)
         question = Question(text, wants_answer=wants_answer, checks=questions)
-        self.client.send_request(packet, question, trigger, self.clock.now_ns(), checks=checks, full_frame=full_frame)
+        now_ns = self.clock.now_ns()
+        self.client.send_request(
+            packet, question, trigger, now_ns, checks=checks, full_frame=full_frame, is_aside=is_aside
+        )
 
     def grant(self, turn: int = 1) -> None:
         self.request_turn()

@@ -10,7 +10,6 @@ from msgspec import structs
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import PastAnswer
 from stream.answer.filters import RecalledAnswer
-from stream.answer.triggers import SIDE
 from stream.events import (
     Answer,
     AnswerDeltaEvent,
@@ -49,7 +48,7 @@ def test_the_schema_is_sent_with_the_question(opened: Opener) -> None:
     assert asked(server).schema == SCHEMA.text
     server.hear(make_answer_reply(0, TEXT))
     server.grant(2)
-    server.send(tokens(), SIDE)
+    server.send(tokens(), is_aside=True)
     assert server.expect(TokenPacketMessage).question.schema is None, "a side question is answered in words"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stream.answer.side import CROWDED, LOST, RUN_OVER
 from stream.control import SIDE_QUESTIONS_MAX, Ask, AskAside
 from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
+from stream.extensions.side_questions.questions import CROWDED, LOST, RUN_OVER, SideQuestions
 from stream.protocol.messages import AnswerDelta, RequestLost, TokenPacketMessage
 from tests.stream.answer.test_scheduler import ScheduledRun
 from tests.support.answer_client import FakeJournal
@@ -18,7 +18,7 @@ RunOf = Callable[..., ScheduledRun]
 
 @pytest.fixture
 def run_of() -> RunOf:
-    return lambda **policy: ScheduledRun(**{"lockstep": False, **policy}).greet()
+    return lambda **policy: ScheduledRun(**{"lockstep": False, "askers": (SideQuestions,), **policy}).greet()
 
 
 def ask(run: ScheduledRun, number: int = 1, query: str = "and now?") -> None:
@@ -248,7 +248,7 @@ def test_questions_that_wait_as_the_run_ends_are_refused_and_its_last_answer_com
 
 
 def test_a_run_that_is_to_be_continued_takes_none(run_of: RunOf) -> None:
-    run = ScheduledRun(journal=FakeJournal()).greet()
+    run = ScheduledRun(journal=FakeJournal(), askers=(SideQuestions,)).greet()
     run.show(0)
     ask(run)
     run.scheduler.process_replies(0)
