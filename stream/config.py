@@ -38,6 +38,9 @@ DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
 """67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
 
+YEAR_S = 31_536_000
+"""Longest time of a trigger, of a hold and of a part of a file, in seconds."""
+
 
 def _not_empty(name: str) -> str:
     if not name:
@@ -114,12 +117,12 @@ class CaptureConfig(Section):
     """Stop after this many frames."""
     start_s: Annotated[
         float, Option("--start TIME", "Start of the part to read: 90, 1:30, 0:01:30.5. [{default}]", without="web")
-    ] = Field(default=0.0, ge=0)
+    ] = Field(default=0.0, ge=0, le=YEAR_S)
     """Begin a file here, in seconds of its media time, with the first frame of that time or later. Times stay those of
     the file. See docs/cli.md#a-part-of-a-file."""
     duration_s: Annotated[
         float | None, Option("--duration TIME", "Length of the part to read. [to the end]", without="web")
-    ] = Field(default=None, gt=0)
+    ] = Field(default=None, gt=0, le=YEAR_S)
     """Length of the part of a file to read, in seconds of media time from `start_s`; to its end when absent."""
     stream: Annotated[
         int | None,
@@ -327,9 +330,9 @@ class WatchConfig(Section):
     next."""
     certain: float = Field(default=0.1, ge=0, le=1)
     """Least probability of yes and no together; below it a check says nothing."""
-    hold_s: float = Field(default=0.0, ge=0)
+    hold_s: float = Field(default=0.0, ge=0, le=YEAR_S)
     """Time for which the answer must stay yes before it is a match, in seconds."""
-    cooldown_s: float = Field(default=0.0, ge=0)
+    cooldown_s: float = Field(default=0.0, ge=0, le=YEAR_S)
     """Time after a match in which there is no other, in seconds."""
     schedule: Annotated[str, AfterValidator(check_schedule)] | None = Field(default=None, examples=[SCHEDULE_EXAMPLE])
     """Days and hours at which it is checked, with a time zone: `[DAYS] HH:MM-HH:MM [ZONE]`, several separated by `;`;
@@ -337,13 +340,13 @@ class WatchConfig(Section):
     zone: str | None = Field(default=None, min_length=1, examples=['"porch"'])
     """Name of the zone that it is about. Tokens show the zones of all questions of the run, or the whole picture if one
     has none (docs/zones.md)."""
-    every_s: float | None = Field(default=30.0, gt=0)
+    every_s: float | None = Field(default=30.0, gt=0, le=YEAR_S)
     """Longest time between checks, in seconds; none to check only on change."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)
     """Check when the relevance-weighted change since the last check reaches this share."""
     on_cut: bool = True
     """Check at a scene cut, at a change of the picture's size or format, and when a lost source is back."""
-    least_s: float = Field(default=0.25, ge=0)
+    least_s: float = Field(default=0.25, ge=0, le=YEAR_S)
     """Shortest time between checks, in seconds; a cut does not wait."""
     on_match: str | None = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
     """Command that each match starts, in place of `on_match.command`."""
@@ -475,7 +478,7 @@ class AnswerConfig(Section):
     Above 0.5 a greedy answer would be the same text; a lower one also lets pass what would be worded differently."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
-    ] = Field(default=2.0, gt=0)
+    ] = Field(default=2.0, gt=0, le=YEAR_S)
     """Seconds of media time between answers; none to answer only on change and on cuts."""
     encode: Annotated[
         Literal["sparse", "incremental", "prune", "weighted", "full", "picture"],

@@ -581,6 +581,6 @@ PLAIN = {
     "greater_than": "be more than {gt:g}",
     "greater_than_equal": "be {ge:g} or more",
     "less_than": "be less than {lt:g}",
-    "less_than_equal": "be at most {le:g}",
+    "less_than_equal": "be at most {le:.12g}",
 }
 """Types of pydantic's errors → what the value should be."""

@@ -13,7 +13,8 @@ from arr_coc.types import QueryEmbedding
 from stream.answer.client import AnswerClient
 from stream.answer.embeddings import EmbeddedQuestion, QuestionKey, RefusedQuestion
 from stream.answer.model import Doubt, doubt_about
-from stream.answer.triggers import AnswerTriggers, WatchList, WatchRules
+from stream.answer.triggers import AnswerTriggers, WatchList
+from stream.config import WatchConfig
 from stream.control import Ask, Command
 from stream.errors import ConfigError
 from stream.events import Event, QueryChanged
@@ -190,11 +191,11 @@ class RunQuestions:
         others = [embeddings[key].embedding for key in checks]
         self._observer.on_model(hello, embeddings[QuestionKey(text)].embedding, *others)
 
-    def doubt(self, rules: WatchRules) -> Doubt | None:
+    def doubt(self, watch: WatchConfig) -> Doubt | None:
         """Return the objection to a watch with the server's model, None without one."""
         hello = self.client.hello
         assert hello is not None
-        unknown_words = self.client.embeddings[QuestionKey(rules.question, is_check=True)].unseen_words
+        unknown_words = self.client.embeddings[QuestionKey(watch.question, is_check=True)].unseen_words
         return doubt_about(hello.model_id, hello.known_world, unknown_words, knows_source=self._knows_source)
 
     def finish(self) -> None:

@@ -13,8 +13,9 @@ from stream.answer.embeddings import EmbeddedQuestion, RefusedQuestion
 from stream.answer.idle import IdleFrames, IdleOutcome, IdleReader, begins_group
 from stream.answer.questions import Asker, QuestionObserver, RunQuestions
 from stream.answer.request import ClientOptions, GlanceOutcome, Outcome, ServerReady
-from stream.answer.triggers import BESIDE, SIDE, AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
+from stream.answer.triggers import BESIDE, SIDE, AnswerTriggers, WatchList, WatchStates
 from stream.clock import Clock
+from stream.config import AnswerConfig, WatchConfig
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Event, Notice, YesNoResult
@@ -52,43 +53,43 @@ BEFORE_FRAMES = FrameStamp(-1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SchedulePolicy:
-    """Policy of when to ask, and how long to wait.
+    """Policy of when to ask, and how long to wait."""
 
-    `lockstep`: no frame follows an answer point before its answer. `silence_limit_s`: longest silence of the answer
-    server while an answer is due; `connect_limit_s`: longest time to connect to it. `source_is_drawn`: the source shows
-    the world of a model of drawn scenes. `cancel_on_cut`: a cut cancels the answer that is being generated; without
-    effect in lockstep.
-    `glances`: a model without a trained allocator glances, if it can. `memory`: packets build on earlier ones that the
-    model keeps, if it keeps any; `memory_required`: report a model that keeps none. `idle_share`: 0 if nothing is read
-    ahead between answers; in lockstep the share of media time that pays for it. `watches`: standing questions,
-    `watches_only`: nothing else is asked; `matches`: the number of matches before this process. `wall_s`: returns the
-    Unix time that schedules count; None if they do not. `askers`: what makes the parts of the run's features in its
-    questions, in order.
-    """
-
-    triggers: AnswerTriggerOptions
+    answer: AnswerConfig
+    """Its triggers make answers due, and a cut may cancel an answer; without effect in lockstep."""
     query: str
     lockstep: bool
+    """No frame follows an answer point before its answer."""
     source_is_drawn: bool
+    """The source shows the world of a model of drawn scenes."""
     silence_limit_s: float
+    """Longest silence of the answer server while an answer is due."""
     connect_limit_s: float | None = None
-    watches: tuple[WatchRules, ...] = ()
+    """Longest time to connect to it."""
+    watches: tuple[WatchConfig, ...] = ()
+    """Standing questions."""
+    states: WatchStates | None = None
+    """Their states in the process before."""
     watches_only: bool = False
-    matches: int = 0
+    """Nothing else is asked."""
     wall_s: Callable[[], float] | None = None
-    cancel_on_cut: bool = False
+    """Return the Unix time that schedules count; None if they do not."""
     glances: bool = False
+    """A model without a trained allocator glances, if it can."""
     memory: bool = False
+    """Packets build on earlier ones that the model keeps, if it keeps any."""
     memory_required: bool = False
+    """Report a model that keeps none."""
     idle_share: float = 0.0
+    """0 if nothing is read ahead between answers; in lockstep the share of media time that pays for it."""
     askers: tuple[Callable[[RunQuestions], Asker], ...] = ()
+    """What makes the parts of the run's features in its questions, in order."""
 
     @property
     def follows_change(self) -> bool:
         """True if the amount of change makes an answer or a check due."""
-        return self.triggers.on_change is not None or any(
-            watch.triggers.on_change is not None for watch in self.watches
-        )
+        shares = [self.answer.on_change, *(watch.on_change for watch in self.watches)]
+        return any(share is not None for share in shares)
 
 
 class AnswerObserver(QuestionObserver, Protocol):
@@ -182,8 +183,8 @@ class AnswerScheduler:
         self._endpoint = endpoint
         self._observer = observer
         self._control = control
-        self._triggers = AnswerTriggers(policy.triggers)
-        self._watches = WatchList(policy.watches, policy.wall_s, policy.matches)
+        self._triggers = AnswerTriggers(policy.answer)
+        self._watches = WatchList(policy.watches, policy.wall_s, policy.states)
         self._lost_answers = 0
         self._glances = self._stale_glances = 0
         self._had_server = False
@@ -280,7 +281,7 @@ class AnswerScheduler:
         self._stamp = stamp
         if cut or discontinuity:
             self.client.on_cut()
-        if (cut or discontinuity) and self._policy.cancel_on_cut:
+        if (cut or discontinuity) and self._policy.answer.on_cut == "cancel":
             self._cancel_stale_answer(stamp, "cut" if cut else "discontinuity")
         if not self._policy.watches_only:
             self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)

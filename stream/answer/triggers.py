@@ -6,12 +6,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal
 
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
-from stream.config import WatchConfig
+from stream.config import AnswerConfig, WatchConfig
 from stream.events import Event, Match, Notice, VerdictChanged, YesNoResult
 from stream.options.schedule import Schedule
 
@@ -29,19 +29,6 @@ _URGENCY: dict[TriggerReason, int] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTriggerOptions:
-    """Options of answer points. `every_ns` and `on_change` are off if None; `on_change` is a share of the relevance, in
-    (0, 1].
-
-    `on_cut`: at scene cuts, and at other frames that cannot be compared with the one before.
-    """
-
-    every_ns: int | None = None
-    on_change: float | None = None
-    on_cut: bool = True
-
-
 class AnswerTriggers:
     """Triggers of answers: decides frame by frame whether one is due, and keeps it until the answer server is free.
 
@@ -49,8 +36,9 @@ class AnswerTriggers:
     packet was sent. Triggers do not queue: of two, the more urgent one waits on, and the other one counts as missed.
     """
 
-    def __init__(self, options: AnswerTriggerOptions) -> None:
+    def __init__(self, options: AnswerConfig) -> None:
         self._options = options
+        self._every_ns = None if options.every_s is None else round(options.every_s * NS_PER_S)
         self._pending: TriggerReason | None = None
         self._next_ns: int | None = None
         self._seen_ns: int | None = None
@@ -110,8 +98,8 @@ class AnswerTriggers:
         trigger = self._pending
         self._pending = None
         self._fired_last_frame = True
-        if trigger != "every" and self._options.every_ns is not None:
-            self._next_ns = self._seen_ns + self._options.every_ns
+        if trigger != "every" and self._every_ns is not None:
+            self._next_ns = self._seen_ns + self._every_ns
         return trigger
 
     def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> TriggerReason | None:
@@ -119,7 +107,7 @@ class AnswerTriggers:
         is_period_over = self._is_period_over(time_ns)
         if self._seen_ns is None:
             return "start"
-        if (cut or discontinuity) and options.on_cut:
+        if (cut or discontinuity) and options.on_cut is not False:
             return "cut" if cut else "discontinuity"
         if options.on_change is not None and change >= options.on_change and self._pending is None:
             return "change"
@@ -127,7 +115,7 @@ class AnswerTriggers:
 
     def _is_period_over(self, time_ns: int) -> bool:
         """Return whether a period has ended, and advance to the end of the period of `time_ns`."""
-        period_ns = self._options.every_ns
+        period_ns = self._every_ns
         if period_ns is None:
             return False
         if self._next_ns is None or self._seen_ns is None or time_ns < self._seen_ns:
@@ -139,29 +127,17 @@ class AnswerTriggers:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class YesNoTriggerOptions:
-    """Options of a watch's evaluations: after `every_ns` at the latest, and no two closer than `least_ns`
-    except at a cut.
-
-    `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in AnswerTriggerOptions. None or false is off.
-    """
-
-    every_ns: int | None = None
-    on_change: float | None = None
-    on_cut: bool = True
-    least_ns: int = 0
-
-
 class YesNoTriggers:
     """Triggers of a watch: decides frame by frame whether an evaluation is due.
 
     `observe` takes each frame; `fire` notes that one was sent. An evaluation that is due waits for the answer server
-    and then uses the newest frame, so evaluations do not queue.
+    and then uses the newest frame, so evaluations do not queue. No two are closer than `least_s`, except at a cut.
     """
 
-    def __init__(self, options: YesNoTriggerOptions) -> None:
+    def __init__(self, options: WatchConfig) -> None:
         self._options = options
+        self._every_ns = None if options.every_s is None else round(options.every_s * NS_PER_S)
+        self._least_ns = round(options.least_s * NS_PER_S)
         self._due: YesNoReason | None = None
         self._retry = False
         self._seen_ns: int | None = None
@@ -198,7 +174,7 @@ class YesNoTriggers:
         self._fired_ns = None
 
     def retry(self) -> None:
-        """Make another evaluation due as soon as `least_ns` allows: the last result was lost or not sure."""
+        """Make another evaluation due as soon as `least_s` allows: the last result was lost or not sure."""
         self._retry = True
 
     def finish(self) -> None:
@@ -220,12 +196,12 @@ class YesNoTriggers:
         if self._fired_ns is None:
             return "start"
         waited_ns = time_ns - self._fired_ns
-        if waited_ns >= options.least_ns:
+        if waited_ns >= self._least_ns:
             if self._retry:
                 return "again"
             if options.on_change is not None and change >= options.on_change:
                 return "change"
-        if options.every_ns is not None and waited_ns >= options.every_ns:
+        if self._every_ns is not None and waited_ns >= self._every_ns:
             return "every"
         return None
 
@@ -237,30 +213,15 @@ NO_YES_OR_NO = "no-yes-or-no"
 """Code of the notice that the model answers a watch's question with neither yes nor no."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictThresholds:
-    """Thresholds of a verdict. A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and between
-    them neither.
-
-    A probability of `at_once_from` or more (of no: 1 - `at_once_from` or less) changes the verdict at once; any other
-    must be confirmed by the next result. A result is ignored if yes and no together have less than `mass_min` of the
-    probability.
-    """
-
-    yes_above: float = 0.6
-    no_below: float = 0.4
-    at_once_from: float = 0.95
-    mass_min: float = 0.1
-
-
 class DebouncedVerdict:
-    """Verdict on a standing question, which noise does not change.
+    """Verdict on a standing question, which noise does not change, by the thresholds of a watch.
 
-    `verdict` is yes, no, or None before the first. It outlasts a cut; `is_of_shot`: results of this shot gave it.
+    A sure result changes the verdict at once; any other must be confirmed by the next one. `verdict` is yes, no, or
+    None before the first. It outlasts a cut; `is_of_shot`: results of this shot gave it.
     """
 
-    def __init__(self, thresholds: VerdictThresholds, verdict: bool | None = None) -> None:
-        self._thresholds = thresholds
+    def __init__(self, options: WatchConfig, verdict: bool | None = None) -> None:
+        self._options = options
         self._unconfirmed: bool | None = None
         self.verdict = verdict
         self.is_of_shot = verdict is not None
@@ -272,7 +233,7 @@ class DebouncedVerdict:
 
     def is_off_topic(self, mass: float) -> bool:
         """Return whether the model answered with neither yes nor no."""
-        return mass < self._thresholds.mass_min
+        return mass < self._options.certain
 
     def update(self, yes: float, mass: float) -> bool:
         """Process the next result; return whether the verdict has changed. A first no is no change."""
@@ -284,7 +245,7 @@ class DebouncedVerdict:
         if new is None or (new == self.verdict and (self.is_of_shot or not new)):
             self._unconfirmed = None
             return False
-        is_sure = (yes if new else 1 - yes) >= self._thresholds.at_once_from
+        is_sure = (yes if new else 1 - yes) >= self._options.sure
         if not is_sure and self._unconfirmed is not new:
             self._unconfirmed = new
             return False
@@ -305,9 +266,9 @@ class DebouncedVerdict:
         self.is_of_shot = False
 
     def _decide(self, yes: float) -> bool | None:
-        if yes >= self._thresholds.yes_above:
+        if yes >= self._options.threshold:
             return True
-        if yes <= self._thresholds.no_below:
+        if yes <= self._options.most_of_no:
             return False
         return None
 
@@ -323,60 +284,24 @@ class WatchState:
     last_match_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WatchRules:
-    """Options of a watch. `hold_ns`, `cooldown_ns` and `schedule` decide which yes is a match; `ends_run`: the run ends
-    with it. `force`: also with a model whose yes means nothing for this source. `state`: that of the run that this one
-    continues."""
-
-    name: str
-    question: str
-    triggers: YesNoTriggerOptions = field(default_factory=YesNoTriggerOptions)
-    thresholds: VerdictThresholds = field(default_factory=VerdictThresholds)
-    hold_ns: int = 0
-    cooldown_ns: int = 0
-    schedule: Schedule | None = None
-    ends_run: bool = False
-    force: bool = False
-    state: WatchState = field(default_factory=WatchState)
-
-    @classmethod
-    def of(cls, watch: WatchConfig, state: WatchState | None = None) -> Self:
-        """Return the options of a watch, which continues from `state`."""
-        return cls(
-            name=watch.name,
-            question=watch.question,
-            triggers=YesNoTriggerOptions(
-                every_ns=None if watch.every_s is None else round(watch.every_s * NS_PER_S),
-                on_change=watch.on_change,
-                on_cut=watch.on_cut,
-                least_ns=round(watch.least_s * NS_PER_S),
-            ),
-            thresholds=VerdictThresholds(watch.threshold, watch.most_of_no, watch.sure, watch.certain),
-            hold_ns=round(watch.hold_s * NS_PER_S),
-            cooldown_ns=round(watch.cooldown_s * NS_PER_S),
-            schedule=None if watch.schedule is None else Schedule.of(watch.schedule),
-            ends_run=watch.ends_run,
-            force=watch.force,
-            state=state or WatchState(),
-        )
-
-
 class Watch:
     """A standing question that is evaluated repeatedly with yes or no; makes events of the results.
 
-    `warning`: text beside all of them; None for none. `active`: the schedule has begun, and not ended.
+    It goes on from `state`. `warning`: text beside all of them; None for none. `active`: the schedule has begun, and
+    not ended.
     """
 
-    def __init__(self, options: WatchRules) -> None:
+    def __init__(self, options: WatchConfig, state: WatchState | None = None) -> None:
+        state = state or WatchState()
         self.options = options
-        self.triggers = YesNoTriggers(options.triggers)
+        self.triggers = YesNoTriggers(options)
         self.active = True
         self.warning: str | None = None
-        self._verdict = DebouncedVerdict(options.thresholds, options.state.verdict)
-        self._yes_since_ns = options.state.yes_since_ns
-        self._matched = options.state.matched
-        self._last_match_ns = options.state.last_match_ns
+        self._schedule = None if options.schedule is None else Schedule.of(options.schedule)
+        self._verdict = DebouncedVerdict(options, state.verdict)
+        self._yes_since_ns = state.yes_since_ns
+        self._matched = state.matched
+        self._last_match_ns = state.last_match_ns
         self._last: YesNoResult | None = None
         self._off_topic_reported = False
 
@@ -387,8 +312,7 @@ class Watch:
 
     def on_schedule(self, unix_s: float) -> None:
         """Note the time of day. What was known before the schedule's end is unknown when it begins again."""
-        schedule = self.options.schedule
-        active = schedule is None or schedule.contains(unix_s)
+        active = self._schedule is None or self._schedule.contains(unix_s)
         if active and not self.active:
             self.triggers.restart()
         elif not active and self.active:
@@ -457,11 +381,11 @@ class Watch:
             return None
         if time_ns < since_ns:
             self._yes_since_ns = since_ns = time_ns  # time went back: the wait counts from here
-        if time_ns - since_ns < options.hold_ns:
+        if time_ns - since_ns < options.hold_s * NS_PER_S:
             return None
         self._matched = True
         before_ns = self._last_match_ns
-        if before_ns is not None and 0 <= time_ns - before_ns < options.cooldown_ns:
+        if before_ns is not None and 0 <= time_ns - before_ns < options.cooldown_s * NS_PER_S:
             return None
         self._last_match_ns = time_ns
         return Match(
@@ -502,20 +426,24 @@ class Check:
 class WatchList:
     """The watches of a run, which share its frames and packets: what is due, and the events that follow from results.
 
-    `wall_s`: returns Unix time; None if schedules do not count, because the source is not live. `matches`: the number
-    of matches so far.
+    `wall_s`: returns Unix time; None if schedules do not count, because the source is not live. `states`: those of the
+    process before. `matches`: the number of matches so far.
     """
 
     def __init__(
-        self, options: Sequence[WatchRules], wall_s: Callable[[], float] | None = None, matches: int = 0
+        self,
+        options: Sequence[WatchConfig],
+        wall_s: Callable[[], float] | None = None,
+        states: WatchStates | None = None,
     ) -> None:
-        self._watches = {rules.name: Watch(rules) for rules in options}
-        scheduled = wall_s is not None and any(rules.schedule is not None for rules in options)
+        states = states or WatchStates()
+        self._watches = {watch.name: Watch(watch, states.by_name.get(watch.name)) for watch in options}
+        scheduled = wall_s is not None and any(watch.schedule is not None for watch in options)
         self._wall_s = wall_s if scheduled else None
         self._fired_ns = 0
         self._time_ns = 0
         self._shot_index = 0
-        self.matches = matches
+        self.matches = states.matches
 
     def __iter__(self) -> Iterator[Watch]:
         return iter(self._watches.values())
@@ -528,7 +456,7 @@ class WatchList:
         """Questions of the watches, in order."""
         return [watch.options.question for watch in self._watches.values()]
 
-    def add(self, options: WatchRules) -> Watch:
+    def add(self, options: WatchConfig) -> Watch:
         """Add a watch, which is evaluated with the next frame, and return it."""
         watch = self._watches[options.name] = Watch(options)
         return watch

@@ -26,7 +26,7 @@ from stream.answer.news import NewsFilter
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.structured import StructuredAnswers
-from stream.answer.triggers import AnswerTriggerOptions, WatchRules, WatchStates
+from stream.answer.triggers import WatchStates
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
 from stream.events import Notice
@@ -313,20 +313,19 @@ def _schedule_policy(
 ) -> SchedulePolicy:
     answer = config.answer
     return SchedulePolicy(
-        triggers=AnswerTriggerOptions(_ns(answer.every_s), answer.on_change, answer.on_cut is not False),
+        answer=answer,
         query=config.first_question,
         lockstep=lockstep,
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
         connect_limit_s=None if answer.server in (None, ASSIGNED_SERVERS) else config.capture.open_timeout_s,
-        cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
         memory=config.keeps_groups,
         memory_required=config.requires_groups,
         idle_share=answer.memory.idle_share(LOCKSTEP_SHARE) if config.keeps_groups else 0.0,
-        watches=tuple(WatchRules.of(watch, watches.by_name.get(watch.name)) for watch in config.watch),
+        watches=config.watch,
+        states=watches,
         watches_only=config.watches_only,
-        matches=watches.matches,
         wall_s=wall_s if info.live else None,
         askers=tuple(resolve_name(extension.asker) for extension in extensions() if extension.asker),
     )

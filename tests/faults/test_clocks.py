@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers
+from stream.answer.triggers import AnswerTriggers
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.events import Answer, Event, Summary
 from stream.monitor.statistics import RunStatistics
@@ -138,7 +138,7 @@ def test_media_time_decides_and_not_the_clock(video: str) -> None:
 
 @pytest.mark.parametrize("step_ns", [0, 1, HOUR_NS, 10_000 * HOUR_NS])
 def test_triggers_speak_once_after_a_leap_and_go_on(step_ns: int) -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=2 * NS_PER_S))
+    triggers = AnswerTriggers(AnswerConfig(every_s=2))
     now_ns, fired = 0, []
     for index in range(200):
         now_ns += step_ns if index == 100 else 40_000_000
@@ -151,7 +151,7 @@ def test_triggers_speak_once_after_a_leap_and_go_on(step_ns: int) -> None:
 
 
 def test_triggers_survive_a_clock_that_goes_back() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=NS_PER_S))
+    triggers = AnswerTriggers(AnswerConfig(every_s=1))
     for now_ns in (10 * NS_PER_S, 0, 5, HOUR_NS, 3, 3, 3):
         if triggers.observe(now_ns):
             triggers.fire()

@@ -39,8 +39,8 @@ from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import SERVING, ServerStatistics
-from stream.answer.triggers import AnswerTriggerOptions
 from stream.clock import Clock
+from stream.config import AnswerConfig
 from stream.control import RunControl
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Answer, Event, Notice, Restarted
@@ -460,7 +460,7 @@ class CameraStage:
         self._endpoint = PolledEndpoint("the servers", supervised=False, servers=addresses, choice=choice)
         self._transport = SimulatedTransport(fleet.network, process)
         policy = SchedulePolicy(
-            triggers=AnswerTriggerOptions(every_ns=FILM_EVERY_NS if camera.lockstep else EVERY_NS),
+            answer=AnswerConfig(every_s=(FILM_EVERY_NS if camera.lockstep else EVERY_NS) / NS_PER_S),
             query=camera.query,
             lockstep=camera.lockstep,
             source_is_drawn=True,

@@ -4,14 +4,11 @@ answer server has accepted its question."""
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 from msgspec.structs import asdict
 
-from arr_coc.types import NS_PER_S
 from stream.answer.embeddings import EmbeddedQuestion, QuestionKey, RefusedQuestion
 from stream.answer.questions import Asker, RunQuestions
-from stream.answer.triggers import WatchRules
 from stream.config import WatchConfig
 from stream.control import WATCH_CHANGES_MAX, AddWatch, Command, RemoveWatch, WatchChange
 from stream.events import StandingQuestion, WatchesChanged
@@ -40,7 +37,7 @@ class WatchChanges(Asker):
         super().__init__(questions)
         self._watches = questions.watches
         self._forces = any(watch.options.force for watch in self._watches)
-        self._new: WatchRules | None = None
+        self._new: WatchConfig | None = None
         self._added_names: set[str] = set()
         self.waiting: deque[WatchChange] = deque()
 
@@ -76,7 +73,7 @@ class WatchChanges(Asker):
         if doubt is not None and not self._forces:
             self._emit(new.name, new.question, MEANS_NOTHING.format(warning=doubt.warning))
             return
-        watch = self._watches.add(replace(new, force=self._forces))
+        watch = self._watches.add(new.model_copy(update={"force": self._forces}))
         watch.warning = None if doubt is None else doubt.warning
         self._added_names.add(new.name)
         self.questions.on_watches_changed()
@@ -94,7 +91,7 @@ class WatchChanges(Asker):
 
     def _ask(self, change: AddWatch) -> None:
         try:
-            new = WatchRules.of(WatchConfig(**asdict(change)))
+            new = WatchConfig(**asdict(change))
         except (ValueError, OverflowError):  # of another program; the page's are checked before
             self._emit(change.name, change.question, INVALID)
             return
@@ -131,8 +128,5 @@ class WatchChanges(Asker):
         self.questions.emit(WatchesChanged(watch=name, watches=present, error=error, question=question))
 
 
-def _standing(rules: WatchRules) -> StandingQuestion:
-    thresholds = rules.thresholds
-    return StandingQuestion(
-        rules.name, rules.question, thresholds.yes_above, thresholds.no_below, rules.hold_ns / NS_PER_S
-    )
+def _standing(watch: WatchConfig) -> StandingQuestion:
+    return StandingQuestion(watch.name, watch.question, watch.threshold, watch.most_of_no, watch.hold_s)

@@ -10,7 +10,7 @@ from stream.control import SIDE_QUESTIONS_MAX, Ask, AskAside
 from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
 from stream.extensions.side_questions.questions import CROWDED, LOST, RUN_OVER, SideQuestions
 from stream.protocol.messages import AnswerDelta, RequestLost, TokenPacketMessage
-from tests.stream.answer.test_scheduler import ScheduledRun
+from tests.stream.answer.test_scheduler import CANCELLING, ScheduledRun
 from tests.support.answer_client import FakeJournal
 
 RunOf = Callable[..., ScheduledRun]
@@ -139,7 +139,7 @@ def test_a_lost_answer_is_refused_and_the_run_goes_on(run_of: RunOf) -> None:
 
 
 def test_a_cut_that_cancels_answers_has_it_asked_again_about_the_new_shot(run_of: RunOf) -> None:
-    run = answering(run_of(cancel_on_cut=True))
+    run = answering(run_of(answer=CANCELLING))
     ask_in_vain(run)
     run.peer.answers = True
     run.show(1, cut=True)
@@ -202,7 +202,7 @@ def test_before_the_first_frame_it_waits(run_of: RunOf) -> None:
 
 
 def test_after_pieces_that_a_cut_made_stale_the_answer_comes_whole(run_of: RunOf) -> None:
-    run = answering(run_of(cancel_on_cut=True))
+    run = answering(run_of(answer=CANCELLING))
     ask_in_vain(run)
     run.peer.send(AnswerDelta(answer=run.scheduler.client.requests.next_number - 1, text="a c"))
     run.go_on()

@@ -120,7 +120,7 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
     config = Config(source="a.mp4", answer=AnswerConfig(on_cut=on_cut))
     info = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=True, codec="", pixel_format="")
     policy = RunPlan.of(config, info).schedule
-    assert (policy.triggers.on_cut, policy.cancel_on_cut) == (speaks, cancels)
+    assert (policy.answer.on_cut is not False, policy.answer.on_cut == "cancel") == (speaks, cancels)
 
 
 def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:

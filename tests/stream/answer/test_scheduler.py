@@ -16,11 +16,11 @@ from stream.answer.filters import RecalledAnswer
 from stream.answer.idle import IDLE_EVERY_NS, LOCKSTEP_TOKENS_MIN, LOCKSTEP_TOKENS_PER_S, IdleFrames
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
-from stream.answer.triggers import AnswerTriggerOptions, WatchRules, YesNoTriggerOptions
+from stream.answer.triggers import WatchStates
+from stream.config import AnswerConfig, WatchConfig
 from stream.control import Ask, CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Event, Match, Notice, QueryChanged, YesNoResult
-from stream.options.schedule import Schedule
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     Cancel,
@@ -198,6 +198,9 @@ class FakeIdleFrames(IdleFrames):
         self.ends.append((next_place, rebuilt))
 
 
+CANCELLING = AnswerConfig(on_cut="cancel")
+
+
 class ScheduledRun:
     """Scheduler, with the test as its observer."""
 
@@ -220,7 +223,7 @@ class ScheduledRun:
         self.peer = Peer(endpoint)
         self.control.step = self._step
         values = {
-            "triggers": AnswerTriggerOptions(every_ns=2 * S),
+            "answer": AnswerConfig(every_s=2.0),
             "query": "what?",
             "lockstep": True,
             "source_is_drawn": False,
@@ -233,7 +236,7 @@ class ScheduledRun:
             client_options(
                 reconnect=reconnect,
                 resend_after_loss=bool(values["lockstep"]),
-                watches=tuple(rules.question for rules in cast(tuple[WatchRules, ...], values.get("watches", ()))),
+                watches=tuple(watch.question for watch in cast(tuple[WatchConfig, ...], values.get("watches", ()))),
                 journal=journal,
             ),
             self,
@@ -382,8 +385,8 @@ def cancels(run: ScheduledRun) -> list[AnswerCancelled]:
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_a_cut_cancels_the_answer_in_flight_only_with_cancel_on_cut(opened: Opener, cancel: bool) -> None:
-    run = opened(lockstep=False, cancel_on_cut=cancel).greet()
+def test_a_cut_cancels_the_answer_in_flight_only_if_configured(opened: Opener, cancel: bool) -> None:
+    run = opened(lockstep=False, answer=CANCELLING if cancel else AnswerConfig()).greet()
     run.peer.answers = False
     run.show(0)
     run.go_on()
@@ -405,7 +408,7 @@ def test_a_cut_cancels_the_answer_in_flight_only_with_cancel_on_cut(opened: Open
 
 
 def test_a_cut_without_an_answer_in_flight_cancels_nothing(opened: Opener) -> None:
-    run = opened(lockstep=False, cancel_on_cut=True).greet()
+    run = opened(lockstep=False, answer=CANCELLING).greet()
     run.show(0)
     run.go_on(3)
     run.show(1, cut=True)
@@ -416,7 +419,7 @@ def test_a_cut_without_an_answer_in_flight_cancels_nothing(opened: Opener) -> No
 
 
 def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None:
-    run = opened(lockstep=False, cancel_on_cut=True).greet()
+    run = opened(lockstep=False, answer=CANCELLING).greet()
     run.peer.answers = False
     run.show(0)
     run.go_on()
@@ -425,7 +428,7 @@ def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None
 
 
 def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
-    run = opened(lockstep=False, cancel_on_cut=True).greet()
+    run = opened(lockstep=False, answer=CANCELLING).greet()
     run.peer.answers = False
     for index in range(4):
         run.show(index, cut=index > 0)
@@ -436,7 +439,7 @@ def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
 
 
 def test_a_check_of_a_cancelled_answer_is_repeated(opened: Opener) -> None:
-    run = opened(watches=(watched(),), lockstep=False, cancel_on_cut=True).greet()
+    run = opened(watches=(watched(),), lockstep=False, answer=CANCELLING).greet()
     run.peer.answers = False
     run.show(0)
     run.go_on()
@@ -581,8 +584,11 @@ def test_a_model_that_cannot_glance_is_reported_once(
         assert notices[0].message.endswith("name another model with -m, or give --no-glance")
 
 
-def watched(question: str = "is it there?", name: str = "there", **options: Any) -> WatchRules:
-    return WatchRules(name, question, YesNoTriggerOptions(on_change=0.5), **options)
+def watched(question: str = "is it there?", name: str = "there", **options: Any) -> WatchConfig:
+    """A watch that is checked after change and cuts, at once."""
+    return WatchConfig(
+        **{"question": question, "name": name, "every_s": None, "on_change": 0.5, "least_s": 0.0, **options}
+    )
 
 
 ONLY: dict[str, Any] = {"watches": (watched(),), "watches_only": True}
@@ -660,7 +666,9 @@ def test_watches_with_one_question_are_one_check(opened: Opener) -> None:
 
 @pytest.mark.parametrize("ends_run", [True, False])
 def test_a_match_may_end_the_run(opened: Opener, ends_run: bool) -> None:
-    run = opened(watches=(watched(ends_run=ends_run, hold_ns=S),), watches_only=True, matches=2).greet()
+    run = opened(
+        watches=(watched(ends_run=ends_run, hold_s=1),), watches_only=True, states=WatchStates(matches=2)
+    ).greet()
     run.peer.yes = 0.99
     run.show(0)
     assert not run.control.ending
@@ -670,7 +678,7 @@ def test_a_match_may_end_the_run(opened: Opener, ends_run: bool) -> None:
 
 
 def test_a_watch_outside_its_schedule_is_in_no_packet(opened: Opener) -> None:
-    never = watched("is it gone?", "gone", schedule=Schedule.of("22:00-23:00 UTC"))
+    never = watched("is it gone?", "gone", schedule="22:00-23:00 UTC")
     run = opened(watches=(watched(), never), watches_only=True, wall_s=lambda: 0.0).greet()
     run.show(0)
     (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
@@ -760,7 +768,7 @@ def test_a_cancelled_run_does_not_wait(opened: Opener) -> None:
 @pytest.mark.parametrize("is_connected", [False, True])
 def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loads_does_not(is_connected: bool) -> None:
     endpoint = FakeEndpoint("tcp://server", supervised=False)
-    policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, connect_limit_s=0.1)
+    policy = SchedulePolicy(AnswerConfig(every_s=None), "what?", True, False, 60.0, connect_limit_s=0.1)
     control = Stepping()
     scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), ScheduledRun(), control, FakeClock())
     scheduler.connect(cast(Transport, None))
@@ -932,7 +940,7 @@ def test_in_lockstep_media_time_pays_for_what_is_read_ahead(idle: Callable[..., 
     """Whatever the clock says, and only while no answer is due."""
     packets, calls = [], []
     for pause_ns in (0, S):
-        run = idle(triggers=AnswerTriggerOptions(every_ns=3 * S))
+        run = idle(answer=AnswerConfig(every_s=3))
         for index in range(1, 6):
             run.clock.advance(pause_ns)
             run.show(index)
@@ -947,14 +955,14 @@ def test_in_lockstep_media_time_pays_for_what_is_read_ahead(idle: Callable[..., 
 
 
 def test_in_lockstep_nothing_is_read_ahead_by_the_clock(idle: Callable[..., ScheduledRun]) -> None:
-    run = idle(triggers=AnswerTriggerOptions(every_ns=100 * S))
+    run = idle(answer=AnswerConfig(every_s=100))
     run.clock.advance(10 * IDLE_EVERY_NS)
     run.go_on(4)
     assert idle_messages(run) == []
 
 
 def test_in_lockstep_little_media_time_is_saved_up_until_it_pays(idle: Callable[..., ScheduledRun]) -> None:
-    run = idle(share=0.1, triggers=AnswerTriggerOptions(every_ns=100 * S))
+    run = idle(share=0.1, answer=AnswerConfig(every_s=100))
     for index in range(1, 10):
         run.show(index)
     assert [tokens for _, tokens in run.idle.calls] == [19, 19, 19]
@@ -962,7 +970,7 @@ def test_in_lockstep_little_media_time_is_saved_up_until_it_pays(idle: Callable[
 
 
 def test_in_lockstep_each_frame_waits_for_its_reading(idle: Callable[..., ScheduledRun]) -> None:
-    run = idle(triggers=AnswerTriggerOptions(every_ns=100 * S))
+    run = idle(answer=AnswerConfig(every_s=100))
     run.show(1)
     assert run.idle.ends == [(GroupPlace(1, 2), False)]
     assert run.scheduler.client.requests.group.next_place == GroupPlace(1, 2)
@@ -972,7 +980,7 @@ def test_while_the_journal_holds_the_next_answer_nothing_is_sent(idle: Callable[
     """The group goes on as it did when these answers were given."""
     answers = [structs.replace(answer(3.0 * index, "t", frame_index=3 * index), answer=index) for index in range(2)]
     journal = FakeJournal(*(RecalledAnswer(point, None) for point in answers))
-    run = idle(journal=journal, triggers=AnswerTriggerOptions(every_ns=3 * S))
+    run = idle(journal=journal, answer=AnswerConfig(every_s=3))
     for index in range(1, 3):
         run.show(index)
     assert (run.peer.packets(), idle_messages(run)) == ([], [])

@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.answer.triggers import (
-    AnswerTriggerOptions,
     AnswerTriggers,
     TriggerReason,
-    YesNoTriggerOptions,
     YesNoTriggers,
 )
+from stream.config import AnswerConfig, WatchConfig
 
 S = 1_000_000_000
-RULES = YesNoTriggerOptions(every_ns=30 * S, on_change=0.1, least_ns=S)
+RULES = WatchConfig(question="?", every_s=30, on_change=0.1, least_s=1)
 
 
 def looked(triggers: YesNoTriggers, time_s: float, **observation: object) -> str | None:
@@ -45,7 +44,7 @@ def test_checks_keep_their_least_distance() -> None:
 
 
 def test_disabled_options_trigger_nothing() -> None:
-    triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=False))
+    triggers = YesNoTriggers(WatchConfig(question="?", every_s=None, on_change=None, on_cut=False))
     looked(triggers, 0)
     assert looked(triggers, 1e6, change=1.0, cut=True) is None
 
@@ -71,7 +70,7 @@ def test_a_due_check_waits_and_a_cut_has_precedence() -> None:
 
 def test_a_discontinuity_is_checked_as_a_cut_is() -> None:
     for on_cut, fired in ((True, "discontinuity"), (False, None)):
-        triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=on_cut))
+        triggers = YesNoTriggers(WatchConfig(question="?", every_s=None, on_change=None, least_s=0.0, on_cut=on_cut))
         triggers.observe(0)
         triggers.fire()
         triggers.observe(S, discontinuity=True)
@@ -118,7 +117,7 @@ TRIGGERS_S = 1_000_000_000
 
 
 def answer_points(
-    rules: AnswerTriggerOptions,
+    rules: AnswerConfig,
     times_ns: list[int],
     cuts: set[int] = frozenset(),
     changes: dict[int, float] | None = None,
@@ -137,37 +136,37 @@ def answer_points(
 
 def test_first_frame_then_every_period_then_the_last_frame() -> None:
     times_ns = [index * TRIGGERS_S // 4 for index in range(11)]
-    rules = AnswerTriggerOptions(every_ns=TRIGGERS_S)
+    rules = AnswerConfig(every_s=1)
     assert answer_points(rules, times_ns) == [(0, "start"), (4, "every"), (8, "every"), (10, "end")]
 
 
 def test_a_clip_shorter_than_the_period_has_two_answer_points_and_a_still_one() -> None:
-    rules = AnswerTriggerOptions(every_ns=2 * TRIGGERS_S)
+    rules = AnswerConfig(every_s=2)
     assert answer_points(rules, [0, TRIGGERS_S // 2]) == [(0, "start"), (1, "end")]
     assert answer_points(rules, [0]) == [(0, "start")]
 
 
 def test_a_last_frame_that_was_an_answer_point_is_not_answered_twice() -> None:
-    assert answer_points(AnswerTriggerOptions(every_ns=TRIGGERS_S), [0, TRIGGERS_S]) == [(0, "start"), (1, "every")]
+    assert answer_points(AnswerConfig(every_s=1), [0, TRIGGERS_S]) == [(0, "start"), (1, "every")]
 
 
 def test_no_frames_no_answer() -> None:
-    assert AnswerTriggers(AnswerTriggerOptions()).finish() is None
+    assert AnswerTriggers(AnswerConfig(every_s=None)).finish() is None
 
 
 def test_without_a_period_only_the_ends_and_cuts_are_answer_points() -> None:
     times_ns = [index * TRIGGERS_S for index in range(6)]
-    assert answer_points(AnswerTriggerOptions(), times_ns, cuts={3}) == [(0, "start"), (3, "cut"), (5, "end")]
+    assert answer_points(AnswerConfig(every_s=None), times_ns, cuts={3}) == [(0, "start"), (3, "cut"), (5, "end")]
 
 
 def test_a_cut_begins_the_period_anew() -> None:
     times_ns = [index * TRIGGERS_S for index in range(7)]
-    points = answer_points(AnswerTriggerOptions(every_ns=4 * TRIGGERS_S), times_ns, cuts={3})
+    points = answer_points(AnswerConfig(every_s=4), times_ns, cuts={3})
     assert points == [(0, "start"), (3, "cut"), (6, "end")]
 
 
 def test_cuts_can_be_off() -> None:
-    assert answer_points(AnswerTriggerOptions(on_cut=False), [0, TRIGGERS_S, 2 * TRIGGERS_S], cuts={1}) == [
+    assert answer_points(AnswerConfig(every_s=None, on_cut=False), [0, TRIGGERS_S, 2 * TRIGGERS_S], cuts={1}) == [
         (0, "start"),
         (2, "end"),
     ]
@@ -175,7 +174,7 @@ def test_cuts_can_be_off() -> None:
 
 @pytest.mark.parametrize("on_cut", [True, False])
 def test_a_discontinuity_triggers_as_a_cut_does(on_cut: bool) -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(on_cut=on_cut))
+    triggers = AnswerTriggers(AnswerConfig(every_s=None, on_cut=on_cut))
     assert triggers.observe(0, discontinuity=True) == "start"
     triggers.fire()
     assert triggers.observe(TRIGGERS_S, discontinuity=True) == ("discontinuity" if on_cut else None)
@@ -183,14 +182,14 @@ def test_a_discontinuity_triggers_as_a_cut_does(on_cut: bool) -> None:
 
 
 def test_a_change_beyond_the_threshold_triggers() -> None:
-    rules = AnswerTriggerOptions(on_change=0.5)
+    rules = AnswerConfig(every_s=None, on_change=0.5)
     points = answer_points(rules, [0, TRIGGERS_S, 2 * TRIGGERS_S, 3 * TRIGGERS_S], changes={1: 0.49, 2: 0.5})
     assert points == [(0, "start"), (2, "change"), (3, "end")]
 
 
 def test_the_period_keeps_its_grid_through_long_gaps() -> None:
     times_ns = [0, 9 * TRIGGERS_S // 10, 35 * TRIGGERS_S // 10, 39 * TRIGGERS_S // 10, 4 * TRIGGERS_S]
-    assert answer_points(AnswerTriggerOptions(every_ns=TRIGGERS_S), times_ns) == [
+    assert answer_points(AnswerConfig(every_s=1), times_ns) == [
         (0, "start"),
         (2, "every"),
         (4, "every"),
@@ -199,12 +198,12 @@ def test_the_period_keeps_its_grid_through_long_gaps() -> None:
 
 def test_time_that_goes_back_begins_the_period_anew() -> None:
     times_ns = [0, 10 * TRIGGERS_S, 2 * TRIGGERS_S, 2 * TRIGGERS_S + TRIGGERS_S // 2, 3 * TRIGGERS_S]
-    points = answer_points(AnswerTriggerOptions(every_ns=TRIGGERS_S), times_ns)
+    points = answer_points(AnswerConfig(every_s=1), times_ns)
     assert points == [(0, "start"), (1, "every"), (4, "every")]
 
 
 def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
+    triggers = AnswerTriggers(AnswerConfig(every_s=1))
     for second in range(4):
         triggers.observe(second * TRIGGERS_S + 1)
     assert triggers.due == "start"
@@ -216,7 +215,7 @@ def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> No
 
 
 def test_a_cut_has_precedence_over_a_waiting_period() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
+    triggers = AnswerTriggers(AnswerConfig(every_s=1))
     triggers.observe(0)
     triggers.fire()
     assert triggers.observe(TRIGGERS_S) == "every"
@@ -226,7 +225,7 @@ def test_a_cut_has_precedence_over_a_waiting_period() -> None:
 
 
 def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(on_change=0.2))
+    triggers = AnswerTriggers(AnswerConfig(every_s=None, on_change=0.2))
     triggers.observe(0)
     triggers.fire()
     for frame in range(1, 5):
@@ -235,14 +234,14 @@ def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
 
 
 def test_a_trigger_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
+    triggers = AnswerTriggers(AnswerConfig(every_s=1))
     triggers.observe(0)
     triggers.observe(1)
     assert triggers.finish() == "start"
 
 
 def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=10 * TRIGGERS_S))
+    triggers = AnswerTriggers(AnswerConfig(every_s=10))
     triggers.observe(0)
     triggers.fire()
     triggers.observe(TRIGGERS_S)
@@ -256,7 +255,7 @@ def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> No
 
 
 def test_a_question_has_precedence_over_a_waiting_cut_but_not_over_the_first_frame() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions())
+    triggers = AnswerTriggers(AnswerConfig(every_s=None))
     triggers.observe(0)
     triggers.ask()
     assert triggers.due == "start"
@@ -273,7 +272,7 @@ def test_a_question_has_precedence_over_a_waiting_cut_but_not_over_the_first_fra
 
 
 def test_a_question_before_the_first_frame_is_answered_with_it() -> None:
-    triggers = AnswerTriggers(AnswerTriggerOptions())
+    triggers = AnswerTriggers(AnswerConfig(every_s=None))
     triggers.ask()
     with pytest.raises(LookupError, match="no trigger is due"):
         triggers.fire()
@@ -282,7 +281,7 @@ def test_a_question_before_the_first_frame_is_answered_with_it() -> None:
 
 def test_firing_needs_a_trigger() -> None:
     with pytest.raises(LookupError, match="no trigger is due"):
-        AnswerTriggers(AnswerTriggerOptions()).fire()
+        AnswerTriggers(AnswerConfig(every_s=None)).fire()
 
 
 @given(
@@ -291,7 +290,7 @@ def test_firing_needs_a_trigger() -> None:
 )
 def test_answers_are_at_the_first_and_last_frame_and_a_period_apart(gaps_ns: list[int], every_ns: int) -> None:
     times_ns = [sum(gaps_ns[:index]) for index in range(len(gaps_ns))]
-    points = answer_points(AnswerTriggerOptions(every_ns=every_ns), times_ns)
+    points = answer_points(AnswerConfig(every_s=every_ns / TRIGGERS_S), times_ns)
     indices = [index for index, _ in points]
     assert indices[0] == 0
     assert indices[-1] == len(times_ns) - 1

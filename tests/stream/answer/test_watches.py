@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,19 +14,15 @@ from msgspec.structs import replace
 from stream.answer.triggers import (
     NO_YES_OR_NO,
     DebouncedVerdict,
-    VerdictThresholds,
     Watch,
     WatchList,
-    WatchRules,
     WatchState,
     WatchStates,
-    YesNoTriggerOptions,
 )
 from stream.config import AnswerConfig, Config, WatchConfig
 from stream.display.text import EventText, verdict_text
 from stream.events import Event, Match, Notice, VerdictChanged, YesNoResult, encode_event
 from stream.media import SourceInfo
-from stream.options.schedule import Schedule
 from stream.runtime.plan import SCHEDULE_OFF, RunPlan
 from tests.support.events import look, match
 from tests.support.garbage import collect_earlier
@@ -36,7 +33,7 @@ FILE = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=False, codec="", pixel
 
 def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
     """Indices of the results that changed the verdict, with the new verdict."""
-    verdict_of = DebouncedVerdict(VerdictThresholds(**rules))
+    verdict_of = DebouncedVerdict(WatchConfig(question="?", **rules))
     changes = []
     for index, yes in enumerate(chances):
         if verdict_of.update(yes, 1.0):
@@ -69,13 +66,13 @@ def test_the_verdict_changes_when_it_is_sure_or_confirmed(
 
 
 def test_thresholds_are_those_that_were_given() -> None:
-    assert turns([0.55, 0.55], yes_above=0.55) == [(1, True)]
+    assert turns([0.55, 0.55], threshold=0.55) == [(1, True)]
     assert turns([0.99, 0.45, 0.45], no_below=0.45) == [(0, True), (2, False)]
-    assert turns([0.7], at_once_from=0.7) == [(0, True)]
+    assert turns([0.7], sure=0.7) == [(0, True)]
 
 
 def test_a_verdict_is_pending_only_after_an_unsure_result() -> None:
-    verdict_of = DebouncedVerdict(VerdictThresholds())
+    verdict_of = DebouncedVerdict(WatchConfig(question="?"))
     verdict_of.update(0.8, 1.0)
     assert verdict_of.pending
     verdict_of.update(0.8, 1.0)
@@ -87,15 +84,18 @@ def test_a_verdict_is_pending_only_after_an_unsure_result() -> None:
 
 
 def test_neither_yes_nor_no_changes_no_verdict() -> None:
-    verdict_of = DebouncedVerdict(VerdictThresholds())
+    verdict_of = DebouncedVerdict(WatchConfig(question="?"))
     assert not verdict_of.update(1.0, 0.09)
     assert verdict_of.verdict is None
     assert verdict_of.is_off_topic(0.09)
     assert verdict_of.update(1.0, 0.1)
 
 
-def watching(question: str = "is it here?", name: str = "here", **options: object) -> WatchRules:
-    return WatchRules(name, question, **options)  # type: ignore[arg-type]
+def watching(question: str = "is it here?", name: str = "here", **options: Any) -> WatchConfig:
+    """A watch that is checked at cuts, at once."""
+    return WatchConfig(
+        **{"question": question, "name": name, "every_s": None, "on_change": None, "least_s": 0.0, **options}
+    )
 
 
 def test_a_change_of_the_verdict_follows_its_check() -> None:
@@ -122,9 +122,9 @@ def test_a_warning_is_in_every_check_and_change() -> None:
 
 
 def test_the_verdict_of_the_process_before_is_kept() -> None:
-    rules = watching(state=WatchState(verdict=True))
-    assert Watch(rules).update(look(0.5, 0.97, None), 0) == [look(0.5, 0.97, "yes")]
-    (_, turned) = Watch(rules).update(look(0.5, 0.01, None), 0)
+    state = WatchState(verdict=True)
+    assert Watch(watching(), state).update(look(0.5, 0.97, None), 0) == [look(0.5, 0.97, "yes")]
+    (_, turned) = Watch(watching(), state).update(look(0.5, 0.01, None), 0)
     assert isinstance(turned, VerdictChanged)
     assert turned.to == "no"
 
@@ -163,9 +163,9 @@ CUT = {"cut": True}
 class Watched:
     """Watches, of which frames are observed and checked at these times."""
 
-    def __init__(self, *options: WatchRules, unix_s: Sequence[float] = (), matches: int = 0) -> None:
+    def __init__(self, *watches: WatchConfig, unix_s: Sequence[float] = (), states: WatchStates | None = None) -> None:
         self._unix_s = iter(unix_s)
-        self.list = WatchList(options, (lambda: next(self._unix_s)) if unix_s else None, matches)
+        self.list = WatchList(watches, (lambda: next(self._unix_s)) if unix_s else None, states)
         self.matches: list[tuple[float, str, int]] = []
         self.events: list[Event] = []
 
@@ -191,35 +191,35 @@ def test_a_yes_is_a_match_at_once_and_once_as_long_as_it_holds() -> None:
 
 
 def test_a_yes_must_hold_and_matches_with_the_frame_at_which_it_has() -> None:
-    run = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1.9).see(2.1).see(3)
+    run = Watched(watching(hold_s=2)).see(0, 0.99).see(1.9).see(2.1).see(3)
     assert run.matches == [(2.1, "here", 1)]
     assert run.events[-1] == replace(match(2.1), frame_index=2, yes=0.99)
-    assert Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1, 0.01).see(3).matches == []
-    retry = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1, 0.01).see(1.5, 0.99).see(3).see(3.6)
+    assert Watched(watching(hold_s=2)).see(0, 0.99).see(1, 0.01).see(3).matches == []
+    retry = Watched(watching(hold_s=2)).see(0, 0.99).see(1, 0.01).see(1.5, 0.99).see(3).see(3.6)
     assert retry.matches == [(3.6, "here", 1)]
 
 
 def test_a_yes_in_doubt_is_not_a_match_until_it_is_confirmed() -> None:
-    run = Watched(watching(hold_ns=S)).see(0, 0.99).see(0.9, 0.3).see(1.5)
+    run = Watched(watching(hold_s=1)).see(0, 0.99).see(0.9, 0.3).see(1.5)
     assert run.matches == []
     assert run.see(1.6, 0.9).matches == [(1.6, "here", 1)]
 
 
 def test_a_yes_in_the_cooldown_is_no_match_and_stays_none() -> None:
-    run = Watched(watching(cooldown_ns=10 * S))
+    run = Watched(watching(cooldown_s=10))
     run.see(0, 0.99).see(2, 0.01).see(5, 0.99).see(11).see(12, 0.01).see(13, 0.99)
     assert run.matches == [(0, "here", 1), (13, "here", 2)]
 
 
 def test_time_that_goes_back_begins_the_hold_anew() -> None:
-    run = Watched(watching(hold_ns=2 * S, cooldown_ns=5 * S)).see(100, 0.99).see(0).see(1.9)
+    run = Watched(watching(hold_s=2, cooldown_s=5)).see(100, 0.99).see(0).see(1.9)
     assert run.matches == []
     assert run.see(2).matches == [(2, "here", 1)]
 
 
 @pytest.mark.parametrize("shot", [{"cut": True}, {"discontinuity": True}], ids=["cut", "discontinuity"])
 def test_a_hold_does_not_reach_into_the_next_shot(shot: dict[str, object]) -> None:
-    run = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(2, **shot).see(3)
+    run = Watched(watching(hold_s=2)).see(0, 0.99).see(2, **shot).see(3)
     assert run.matches == [], "the shot has not been checked yet"
     run.see(4, 0.0002).see(5)
     assert run.matches == []
@@ -228,7 +228,7 @@ def test_a_hold_does_not_reach_into_the_next_shot(shot: dict[str, object]) -> No
 
 
 def test_a_yes_of_the_next_shot_holds_from_its_own_check() -> None:
-    run = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1.5, **CUT).see(2, 0.99).see(3.9)
+    run = Watched(watching(hold_s=2)).see(0, 0.99).see(1.5, **CUT).see(2, 0.99).see(3.9)
     assert run.matches == []
     assert run.see(4).matches == [(4, "here", 1)]
     assert sum(isinstance(event, VerdictChanged) for event in run.events) == 1, "yes in both shots is one yes"
@@ -242,7 +242,7 @@ def test_a_yes_that_goes_on_after_a_cut_has_had_its_match() -> None:
 
 
 def test_a_yes_that_goes_on_unsurely_after_a_cut_is_confirmed_in_its_own_shot() -> None:
-    run = Watched(watching(hold_ns=S)).see(0, 0.99).see(0.5, 0.8, **CUT).see(2)
+    run = Watched(watching(hold_s=1)).see(0, 0.99).see(0.5, 0.8, **CUT).see(2)
     assert run.matches == []
     assert [watch.triggers.due for watch in run.list] == ["again"]
     run.see(2.5, 0.8).see(3)
@@ -252,7 +252,7 @@ def test_a_yes_that_goes_on_unsurely_after_a_cut_is_confirmed_in_its_own_shot() 
 
 @pytest.mark.parametrize("off", [0.5, 0.3])
 def test_a_check_that_says_neither_does_not_make_the_yes_before_the_cut_count(off: float) -> None:
-    run = Watched(watching(hold_ns=S)).see(0, 0.99).see(0.5, off, **CUT).see(3)
+    run = Watched(watching(hold_s=1)).see(0, 0.99).see(0.5, off, **CUT).see(3)
     assert run.matches == []
 
 
@@ -269,17 +269,17 @@ def test_a_no_that_goes_on_unsurely_needs_no_second_check() -> None:
     assert not run.list.due
 
 
-@pytest.mark.parametrize("hold_ns", [0, S])
+@pytest.mark.parametrize("hold_s", [0, 1])
 @pytest.mark.parametrize("chance", [0.99, 0.8, 0.01])
-def test_a_check_of_the_shot_before_that_comes_after_the_cut_changes_nothing(hold_ns: int, chance: float) -> None:
+def test_a_check_of_the_shot_before_that_comes_after_the_cut_changes_nothing(hold_s: int, chance: float) -> None:
     """It began before the cut, and its result comes with the second frame after it."""
-    run = Watched(watching(hold_ns=hold_ns)).see(0)
+    run = Watched(watching(hold_s=hold_s)).see(0)
     run.list.fire("start")
     run.see(1, **CUT).see(2)
     assert run.list.update(look(0, chance, None)) == [look(0, chance, None)]
     run.see(9)
     assert (run.matches, run.events) == ([], [])
-    before_cut = Watched(watching(hold_ns=hold_ns)).see(0, 0.99).see(1)
+    before_cut = Watched(watching(hold_s=hold_s)).see(0, 0.99).see(1)
     before_cut.list.fire("again")
     before_cut.see(2, **CUT)
     (late,) = before_cut.list.update(look(0, chance, None))
@@ -288,22 +288,29 @@ def test_a_check_of_the_shot_before_that_comes_after_the_cut_changes_nothing(hol
 
 
 def test_a_match_of_another_process_is_not_repeated() -> None:
-    had = watching(state=WatchState(verdict=True, yes_since_ns=0, matched=True, last_match_ns=0), cooldown_ns=9 * S)
-    run = Watched(had, matches=4).see(1, 0.99).see(2, 0.01).see(5, 0.99).see(7, 0.01).see(10, 0.99)
+    had = WatchState(verdict=True, yes_since_ns=0, matched=True, last_match_ns=0)
+    run = (
+        Watched(watching(cooldown_s=9), states=WatchStates({"here": had}, matches=4))
+        .see(1, 0.99)
+        .see(2, 0.01)
+        .see(5, 0.99)
+        .see(7, 0.01)
+        .see(10, 0.99)
+    )
     assert run.matches == [(10, "here", 5)]
-    holding = watching(state=WatchState(verdict=True, yes_since_ns=0), hold_ns=3 * S)
-    assert Watched(holding).see(2, 0.99).see(3.5).matches == [(3.5, "here", 1)]
+    holding = WatchStates({"here": WatchState(verdict=True, yes_since_ns=0)})
+    run = Watched(watching(hold_s=3), states=holding)
+    assert run.see(2, 0.99).see(3.5).matches == [(3.5, "here", 1)]
 
 
 def test_watches_have_verdicts_and_matches_of_their_own() -> None:
-    run = Watched(watching(), watching("is it gone?", "gone", hold_ns=2 * S))
+    run = Watched(watching(), watching("is it gone?", "gone", hold_s=2))
     run.see(0, 0.01, 0.99).see(1, 0.99, 0.99).see(2, 0.99, 0.99)
     assert run.matches == [(1, "here", 1), (2, "gone", 2)]
 
 
 def test_all_watches_are_checked_with_each_packet() -> None:
-    often, seldom = (YesNoTriggerOptions(every_ns=seconds * S) for seconds in (1, 5))
-    watches = WatchList([watching(triggers=often), watching("is it gone?", "gone", triggers=seldom)])
+    watches = WatchList([watching(every_s=1), watching("is it gone?", "gone", every_s=5)])
     watches.observe(0, (0, 0.0), change=0.0)
     assert [(check.watch, check.trigger) for check in watches.fire("beside")] == [("here", "start"), ("gone", "start")]
     watches.observe(S, (1, 1.0), change=0.0)
@@ -322,7 +329,7 @@ def test_a_run_ends_with_the_match_of_a_watch_that_ends_it() -> None:
     assert not watches.ends_run(look(0.0))
 
 
-NIGHT = Schedule.of("22:00-06:00 UTC")
+NIGHT = "22:00-06:00 UTC"
 
 
 def night_s(hour: float) -> float:
@@ -347,7 +354,7 @@ def test_outside_its_schedule_a_watch_is_not_checked_and_forgets() -> None:
 
 
 def test_a_hold_ends_with_the_schedule() -> None:
-    run = Watched(watching(schedule=NIGHT, hold_ns=5 * S), unix_s=[night_s(hour) for hour in (23, 30.5, 31, 47)])
+    run = Watched(watching(schedule=NIGHT, hold_s=5), unix_s=[night_s(hour) for hour in (23, 30.5, 31, 47)])
     run.see(0, 0.99).see(6).see(7).see(8)
     assert run.matches == []
 
@@ -358,7 +365,7 @@ def test_a_match_has_a_line() -> None:
 
 def test_memory_stays_constant_over_many_checks() -> None:
     collect_earlier()
-    run = WatchList([watching(cooldown_ns=S), watching("is it gone?", "gone", hold_ns=S)])
+    run = WatchList([watching(cooldown_s=1), watching("is it gone?", "gone", hold_s=1)])
 
     def look_often(times: int) -> int:
         for index in range(times):
@@ -398,21 +405,8 @@ def test_watches_come_from_the_configuration() -> None:
     state = WatchState(verdict=True, matched=True)
     config = Config(answer=AnswerConfig(captions=True), watch=(watch,))
     plan = RunPlan.of(config, FILE, watches=WatchStates({"it": state}, 3))
-    assert plan.schedule.watches == (
-        WatchRules(
-            "it",
-            "is it?",
-            triggers=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
-            thresholds=VerdictThresholds(yes_above=0.8, no_below=0.2, at_once_from=0.9, mass_min=0.3),
-            hold_ns=2_500_000_000,
-            cooldown_ns=60 * S,
-            schedule=NIGHT,
-            ends_run=True,
-            force=True,
-            state=state,
-        ),
-    )
-    assert (plan.schedule.watches_only, plan.schedule.matches, plan.client.watches) == (False, 3, ("is it?",))
+    assert (plan.schedule.watches, plan.schedule.states) == (config.watch, WatchStates({"it": state}, 3))
+    assert (plan.schedule.watches_only, plan.client.watches) == (False, ("is it?",))
 
 
 @pytest.mark.parametrize("live", [True, False])

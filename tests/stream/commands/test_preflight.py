@@ -29,6 +29,7 @@ print(json.dumps({"status": status, "loaded": sorted(set(sys.modules) & set(json
 WRONG = {
     "caption nosuch.mp4": "nosuch.mp4 does not exist",
     "caption --every soon x.mp4": "--every: answer.every_s should be",
+    "caption --every 1e308 x.mp4": "--every should be at most 31536000, or be none, got 1e+308",
     "caption empty.mp4": "empty.mp4 is empty",
     "caption list.m3u8": "list.m3u8 is an HLS playlist",
     "caption clip.mp4 -o nosuch/a.vtt": "there is no folder 'nosuch'",

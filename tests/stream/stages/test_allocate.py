@@ -37,7 +37,7 @@ from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
-from stream.answer.triggers import AnswerTriggerOptions
+from stream.config import AnswerConfig
 from stream.control import Ask
 from stream.errors import StageDied
 from stream.events import (
@@ -97,7 +97,7 @@ from tests.support.runs import StageRunner, expect, stage_runner
 POLICY = AllocatePolicy(live=False, whole_frames=False)
 NO_VIEWERS = TapPolicy()
 SCHEDULE = SchedulePolicy(
-    triggers=AnswerTriggerOptions(every_ns=10), query="what?", lockstep=True, source_is_drawn=False, silence_limit_s=60
+    answer=AnswerConfig(every_s=1e-8), query="what?", lockstep=True, source_is_drawn=False, silence_limit_s=60
 )
 NEWEST = replace(SCHEDULE, lockstep=False)
 RESEND = ClientOptions(resend_after_loss=True)
@@ -410,8 +410,8 @@ def test_a_model_with_memory_gets_what_is_new(runner: StageRunner, cuda_on_cpu: 
 
 def test_between_two_answers_the_model_reads_the_rest_of_the_frame_ahead(runner: StageRunner) -> None:
     """Until it has all of it: 12 tiles, and an overview of one region."""
-    triggers = AnswerTriggerOptions(every_ns=10 * NS_PER_S)
-    schedule = replace(SCHEDULE, triggers=triggers, idle_share=0.25, memory=True)
+    answer = AnswerConfig(every_s=10)
+    schedule = replace(SCHEDULE, answer=answer, idle_share=0.25, memory=True)
     fixture = Fixture(runner, schedule=schedule, client=ClientOptions(), memory=GroupOptions())
     fixture.begin()
     groups_of(fixture, 1)
@@ -542,9 +542,7 @@ def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunne
 
 
 def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
-    fixture = Fixture(
-        runner, replace(POLICY, live=True), replace(SCHEDULE, triggers=AnswerTriggerOptions(every_ns=5))
-    ).begin()
+    fixture = Fixture(runner, replace(POLICY, live=True), replace(SCHEDULE, answer=AnswerConfig(every_s=5e-9))).begin()
     frames = []
     for index in (0, 4, 5):
         fixture.show(index)
@@ -639,7 +637,7 @@ def test_a_frame_has_the_distance_that_its_tiles_surely_moved(runner: StageRunne
 
 
 def test_a_change_of_size_is_reported_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=replace(SCHEDULE, triggers=AnswerTriggerOptions())).begin()
+    fixture = Fixture(runner, schedule=replace(SCHEDULE, answer=AnswerConfig(every_s=None))).begin()
     fixture.show(0, discontinuity="resolution")
     assert fixture.frame_asked() == 0
     fixture.reply(0)
