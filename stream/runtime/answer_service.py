@@ -18,7 +18,7 @@ from stream.config import ASSIGNED_SERVERS, Config, server_addresses
 from stream.control import RunControl
 from stream.events import Restarted
 from stream.protocol.buffers import SharedFrameWriter
-from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy
+from stream.runtime.child import ChildProcess, ProcessSupervisor
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.worker_log import ChildLog
 from stream.runtime.worker_messages import AnswerWorkerConfig
@@ -62,7 +62,7 @@ class AnswerService:
     ) -> None:
         self._config = config
         self._clock = clock or MonotonicClock()
-        self._policy = RestartPolicy.of(config.pipeline, restart=restart)
+        self._options = config.pipeline.model_copy(update={"restart": restart})
         # The matrix products of the bundled model are too small to share.
         self._threads = answer_threads(exclusive=lockstep and config.answer.model is not None)
         self._runs = runs
@@ -129,7 +129,7 @@ class AnswerService:
 
     def _is_over(self, supervisor: ProcessSupervisor) -> bool:
         """Returns whether the process is dead and is not started again."""
-        return self._ended.is_set() or (not self._policy.restart and supervisor.child.exit_error() is not None)
+        return self._ended.is_set() or (not self._options.restart and supervisor.child.exit_error() is not None)
 
     def _start(self) -> None:
         with ExitStack() as stack:
@@ -141,7 +141,7 @@ class AnswerService:
                 self.snapshot = None
             else:
                 self.snapshot = stack.enter_context(closing(SharedFrameWriter()))
-            supervisor = ProcessSupervisor(ANSWERS, lambda: self._start_process(directory), self._policy, self._clock)
+            supervisor = ProcessSupervisor(ANSWERS, lambda: self._start_process(directory), self._options, self._clock)
             stack.callback(lambda: supervisor.child.stop())
             self._ended = threading.Event()
             stack.callback(self._ended.set)

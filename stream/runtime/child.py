@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 from arr_coc.resources import CHECKOUT
@@ -255,7 +254,7 @@ def _signal_name(number: int) -> str:
 
 
 CRASH_LOOP_NS = 60 * NS_PER_S
-"""Period of a crash loop: `RestartPolicy.limit` crashes within it end the run."""
+"""Period of a crash loop: `pipeline.restart_limit` crashes within it end the run."""
 
 LAST_REPORT_NS = NS_PER_S // 2
 """Time that a dead child's last report may take to arrive, before the crash itself is reported."""
@@ -264,35 +263,19 @@ CHECK_EVERY_NS = NS_PER_S // 10
 """Period of checks of a child that is well, however often it is polled: each one takes two system calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """Policy for a child that crashes or hangs.
-
-    `limit` crashes within a minute are a crash loop; a child that is silent for `heartbeat_s` hangs.
-    """
-
-    restart: bool = False
-    limit: int = 5
-    heartbeat_s: float = 5.0
-
-    @classmethod
-    def of(cls, pipeline: PipelineConfig, *, restart: bool) -> RestartPolicy:
-        """Returns the policy that the configuration asks for."""
-        return cls(restart, pipeline.restart_limit, pipeline.heartbeat_s)
-
-
 class ProcessSupervisor:
     """Supervisor of one child process, `child`.
 
-    `start` makes the process, again after each crash; `process` is its name in events.
+    `start` makes the process, again after each crash, if `options.restart` is true; `process` is its name in events.
+    `restart_limit` crashes within a minute are a crash loop; a child that is silent for `heartbeat_s` hangs.
     """
 
-    def __init__(self, process: str, start: Callable[[], ChildProcess], policy: RestartPolicy, clock: Clock) -> None:
+    def __init__(self, process: str, start: Callable[[], ChildProcess], options: PipelineConfig, clock: Clock) -> None:
         self._process = process
         self._start = start
-        self._policy = policy
+        self._options = options
         self._clock = clock
-        self._crashes_ns: deque[int] = deque(maxlen=policy.limit)
+        self._crashes_ns: deque[int] = deque(maxlen=options.restart_limit)
         self._crash_seen_ns: int | None = None
         self._check_due_ns = 0
         self._count = 0
@@ -313,19 +296,19 @@ class ProcessSupervisor:
             return None
         if self._crash_seen_ns is None:
             self._crash_seen_ns = now_ns
-        may_have_reported = not (self._policy.restart and self.child.died_by_signal)
+        may_have_reported = not (self._options.restart and self.child.died_by_signal)
         if may_have_reported and now_ns - self._crash_seen_ns < LAST_REPORT_NS:
             return None
-        if not self._policy.restart:
+        if not self._options.restart:
             raise error
         self._crash_seen_ns = None
         self._count += 1
         self._crashes_ns.append(now_ns)
-        if len(self._crashes_ns) == self._policy.limit and now_ns - self._crashes_ns[0] < CRASH_LOOP_NS:
-            if self._policy.limit == 1:
+        if len(self._crashes_ns) == self._options.restart_limit and now_ns - self._crashes_ns[0] < CRASH_LOOP_NS:
+            if self._options.restart_limit == 1:
                 times = "once"
             else:
-                times = f"{self._policy.limit} times"
+                times = f"{self._options.restart_limit} times"
             raise StageDied(
                 error.stage,
                 f"it died {times} within a minute, the last time because {error.cause}; --debug "
@@ -338,7 +321,7 @@ class ProcessSupervisor:
     def kill_if_hung(self) -> None:
         """Kills the process if it hangs."""
         silence_s = self.child.silence_s()
-        if silence_s > self._policy.heartbeat_s:
+        if silence_s > self._options.heartbeat_s:
             self.child.kill(hung_s=silence_s)
 
     def reset_crash_count(self) -> None:

@@ -22,7 +22,7 @@ from stream.control import Command, RunControl, Stop, is_user_fixable
 from stream.errors import SourceError
 from stream.events import FrameReady, Restarted
 from stream.runtime.answer_service import ANSWERS, AnswerService
-from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy, start_fork_server
+from stream.runtime.child import ChildProcess, ProcessSupervisor, start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.run import FRAMES, Run, picture_endpoints
 from stream.runtime.worker_log import write_note
@@ -90,8 +90,8 @@ class FrameProcess:
             self._answers = answers
             if answers is not None:  # before the frame process: loading a model takes longest
                 self._restarts = stack.enter_context(answers.hold(run.control))
-            policy = RestartPolicy.of(config.pipeline, restart=True)
-            self._supervisor = ProcessSupervisor(FRAMES, self._start, policy, run.clock)
+            options = config.pipeline.model_copy(update={"restart": True})
+            self._supervisor = ProcessSupervisor(FRAMES, self._start, options, run.clock)
             self._resources = stack.pop_all()
 
     @property

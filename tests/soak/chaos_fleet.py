@@ -40,12 +40,12 @@ from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import SERVING, ServerStatistics
 from stream.clock import Clock
-from stream.config import AnswerConfig
+from stream.config import AnswerConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Answer, Event, Notice, Restarted
 from stream.protocol.messages import Message, ServerHello, decode, encode
-from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy
+from stream.runtime.child import ChildProcess, ProcessSupervisor
 from stream.transport import Client, Envelope, Link, ServerLink, Transport, links
 from stream.transport.pool import Choice, ServerAddress, ServerPool
 from tests.soak.virtual_time import VirtualProcess, VirtualTime
@@ -386,7 +386,7 @@ class MortalCamera:
 
     def begin(self) -> None:
         """Begin the run."""
-        policy = RestartPolicy(restart=True)
+        policy = PipelineConfig(restart=True)
         self._supervisor = ProcessSupervisor("frames", self._start, policy, self._fleet.time)
 
     @property

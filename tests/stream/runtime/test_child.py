@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from arr_coc.types import NS_PER_S
+from stream.config import PipelineConfig
 from stream.errors import StageDied
 from stream.events import Restarted
 from stream.runtime import child as child_module
@@ -25,7 +26,6 @@ from stream.runtime.child import (
     Heartbeat,
     HeartbeatMonitor,
     ProcessSupervisor,
-    RestartPolicy,
 )
 from stream.runtime.fork_server import can_fork
 from tests.support.children import SHARED, SharedForkServer, own_children
@@ -182,7 +182,7 @@ class FakeChild:
 class SupervisorHarness:
     """A supervisor, its clock, and every child that it has started."""
 
-    def __init__(self, rules: RestartPolicy) -> None:
+    def __init__(self, rules: PipelineConfig) -> None:
         self.clock = FakeClock()
         self.children: list[FakeChild] = []
         self.supervisor = ProcessSupervisor("answers", self._start, rules, self.clock)  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ class SupervisorHarness:
         return restarted.count
 
 
-RESTART = RestartPolicy(restart=True, limit=3, heartbeat_s=5)
+RESTART = PipelineConfig(restart=True, restart_limit=3, heartbeat_s=5)
 
 
 def test_while_it_lives_nothing_happens() -> None:
@@ -236,7 +236,7 @@ def test_each_death_has_its_own_last_words() -> None:
 
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_without_restarts_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
-    harness = SupervisorHarness(RestartPolicy(restart=False))
+    harness = SupervisorHarness(PipelineConfig(restart=False))
     harness.children[0].die("gone", by_signal=by_signal)
     assert harness.supervisor.poll() is None
     harness.clock.advance(500 * MS)
@@ -288,7 +288,7 @@ def test_deaths_that_lie_far_apart_are_no_loop() -> None:
 
 
 def test_a_limit_of_one_allows_no_restart() -> None:
-    harness = SupervisorHarness(RestartPolicy(restart=True, limit=1))
+    harness = SupervisorHarness(PipelineConfig(restart=True, restart_limit=1))
     harness.children[0].die("killed")
     with pytest.raises(StageDied, match="died once within a minute"):
         harness.supervisor.poll()

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from stream.clock import MonotonicClock
+from stream.config import PipelineConfig
 from stream.events import Restarted
 from stream.runtime import fork_server
-from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy, start_fork_server
+from stream.runtime.child import ChildProcess, ProcessSupervisor, start_fork_server
 from stream.runtime.fork_server import ForkedProcess, ForkServer, can_fork
 from tests.support.network import until
 
@@ -165,7 +166,7 @@ def test_a_live_child_is_restarted_after_its_server_died(mortal: ForkServer) -> 
     def start() -> ChildProcess:
         return ChildProcess("answer", "tests.support.child", forks=mortal)
 
-    supervisor = ProcessSupervisor("answers", start, RestartPolicy(restart=True), MonotonicClock())
+    supervisor = ProcessSupervisor("answers", start, PipelineConfig(restart=True), MonotonicClock())
     try:
         first = supervisor.child.pid
         os.kill(mortal.pid, signal.SIGKILL)
