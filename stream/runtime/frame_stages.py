@@ -61,6 +61,7 @@ from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.frame_observer import FrameObserver
 from stream.stages.frame_tap import FrameTap
+from stream.stages.newest_frame import FrameParts
 from stream.stages.texture import TextureStage
 from stream.transport import EventReceiver, Transport, private_directory
 
@@ -383,13 +384,15 @@ class FrameStages:
         context = AllocateContext(
             transport=transport,
             make_scheduler=lambda observer: AnswerScheduler(plan.schedule, endpoint, client, observer, control, clock),
-            tap=FrameTap(plan.tap, self._overlays, pictures, control.check),
-            lease=self._updater.lease,
+            frame=FrameParts(
+                tap=FrameTap(plan.tap, self._overlays, pictures, control.check),
+                lease=self._updater.lease,
+                make_allocator=plan.make_allocator,
+                budget=plan.budget,
+                detections=plan.make_box_feed(clock),
+            ),
             motions=motions,
             fragments=SlotTable(1, len) if self._segments is None else self._segments.fragments,
-            make_allocator=plan.make_allocator,
-            budget=plan.budget,
-            detections=plan.make_box_feed(clock),
             observers=on_event,
         )
         self._group.start(

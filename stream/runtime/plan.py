@@ -34,9 +34,9 @@ from stream.extension.registry import extensions
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
 from stream.sinks.types import is_needed, takes_pictures
-from stream.stages.allocate import AllocatePolicy
 from stream.stages.base import BoxFeed, BoxFeeder, RunBudget
 from stream.stages.frame_tap import TapPolicy
+from stream.stages.newest_frame import AllocatePolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ KEPT = {
     "RunContinuity._verdicts_reported": "changes are reported against the last verdict",
     "WatchProgress._by_name": "names of watches with a verdict",
     "WatchState.verdict": "as DebouncedVerdict.verdict, for the next frame process",
+    "WatchState.matched": "as Watch._matched, for the next frame process",
     # of the texture
     "SceneCutDetector._history": "a picture that comes back within five frames is a flash, and no cut",
     "Thumbnail": "the pictures in SceneCutDetector._history",

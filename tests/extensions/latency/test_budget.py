@@ -25,8 +25,8 @@ from stream.monitor.statistics import RunStatistics
 from stream.protocol.messages import Credit
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
-from stream.stages.allocate import AllocatePolicy
 from stream.stages.base import FrameLimits
+from stream.stages.newest_frame import AllocatePolicy
 from tests.stream.stages.test_allocate import NEWEST, POLICY, Fixture
 from tests.support.clock import FakeClock
 from tests.support.events import TIMING, answer

@@ -84,10 +84,11 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.stages import allocate as allocate_module
-from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
+from stream.stages import newest_frame
+from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE, BudgetSetter, RunBudget
 from stream.stages.frame_tap import FrameTap, TapPolicy
+from stream.stages.newest_frame import AllocatePolicy, FrameParts
 from stream.transport import Envelope
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.clock import FakeClock
@@ -149,12 +150,14 @@ class Fixture:
             make_scheduler=lambda observer: AnswerScheduler(
                 schedule, AnswerEndpoint(ALLOCATE_ANSWER), client, observer, runner.control, self.clock
             ),
-            tap=FrameTap(tap, overlays, (), runner.control.check),
-            lease=self.updater.lease,
+            frame=FrameParts(
+                tap=FrameTap(tap, overlays, (), runner.control.check),
+                lease=self.updater.lease,
+                make_allocator=self._make_allocator,
+                budget=RunBudget([] if target is None else [target]),
+            ),
             motions=self.motions,
             fragments=self.fragments,
-            make_allocator=self._make_allocator,
-            budget=RunBudget([] if target is None else [target]),
         )
         self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)
@@ -590,7 +593,7 @@ def test_the_server_is_heard_at_intervals_while_frames_come_without_pause(
 def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = Fixture(runner, replace(POLICY, even_intervals=True))
     fake_time = SimpleNamespace(sleep=lambda wait_s: fixture.clock.advance(round(wait_s * NS_PER_S)))
-    monkeypatch.setattr(allocate_module, "time", fake_time)
+    monkeypatch.setattr(newest_frame, "time", fake_time)
     fixture.begin()
     frames = []
     for index, (captured_ms, received_ms) in enumerate([(0, 8), (100, 103), (200, 208)]):
