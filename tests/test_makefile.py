@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-BY_THEMSELVES = {"benchmarks.gpu", "benchmarks.vllm"}
+BY_THEMSELVES = {"benchmarks.gpu", "benchmarks.turns", "benchmarks.vllm"}
 
 
 def listed(name: str) -> list[str]:
