@@ -232,7 +232,10 @@ def embed_rows(
     """
     places = patch_positions(regions)
     tiles = fit_tiles(pixels, int(tower.config.patch_size) * MERGE)
-    hidden = _embed_patches(tower, to_patches((scale or PixelNormalisation())(tiles)))
+    # a still frame fills both time steps of the patch convolution, so their weights add up
+    proj = tower.patch_embed.proj
+    weight = proj.weight.sum(dim=2).flatten(1)
+    hidden = linear(to_patches((scale or PixelNormalisation())(tiles)).to(weight.dtype), weight, proj.bias)
     if TOWER_FAMILIES[tower.config.model_type].position_grid:
         hidden = hidden + _position_grid(tower, places, grid).to(hidden.dtype)
     return EncoderRows(hidden, *_rotary(tower, places))
@@ -350,13 +353,6 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(parts) == 1:
         return parts[0]
     return torch.cat(list(parts), dim=1)
-
-
-def _embed_patches(tower: Any, patches: torch.Tensor) -> torch.Tensor:
-    """Compute the patch convolution as a linear layer. A still frame fills both time steps, so their weights add up."""
-    proj = tower.patch_embed.proj
-    weight = proj.weight.sum(dim=2).flatten(1)
-    return linear(patches.to(weight.dtype), weight, proj.bias)
 
 
 def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Tensor:
