@@ -24,12 +24,6 @@ TILE_SAMPLES = 16
 """Places at which a tile is looked at along each side, for the share of it that a polygon covers."""
 
 
-def box_polygon(box: tuple[float, float, float, float]) -> Polygon:
-    """Return the corners of a box (left, top, right, bottom)."""
-    left, top, right, bottom = box
-    return (left, top), (right, top), (right, bottom), (left, bottom)
-
-
 def touched_samples(
     polygon: Polygon, shape: tuple[int, int], step: tuple[float, float], reach: tuple[float, float] = (0.0, 0.0)
 ) -> Flags:
