@@ -165,19 +165,16 @@ class ClipFolder:
         names = set(read_manifest(self.path))
         for name in names & {whole_name(part) for part in os.listdir(self.folder_fd)}:
             with suppress(OSError):
-                self._finish_part(name)
+                unfinished = part_of(name)
+                with os.fdopen(_open_own(unfinished, os.O_RDWR, self.folder_fd), "r+b") as file:
+                    length = whole_length(file) if name.endswith(VIDEO) else 0
+                    file.truncate(length)
+                if length and not _exists(name, self.folder_fd):
+                    os.rename(unfinished, name, src_dir_fd=self.folder_fd, dst_dir_fd=self.folder_fd)
+                else:
+                    os.unlink(unfinished, dir_fd=self.folder_fd)
         with suppress(OSError):
             os.unlink(MANIFEST + PART, dir_fd=self.folder_fd)
-
-    def _finish_part(self, name: str) -> None:
-        part = part_of(name)
-        with os.fdopen(_open_own(part, os.O_RDWR, self.folder_fd), "r+b") as file:
-            length = whole_length(file) if name.endswith(VIDEO) else 0
-            file.truncate(length)
-        if length and not _exists(name, self.folder_fd):
-            os.rename(part, name, src_dir_fd=self.folder_fd, dst_dir_fd=self.folder_fd)
-        else:
-            os.unlink(part, dir_fd=self.folder_fd)
 
     def _read(self) -> None:
         """Read the manifest; forget the names of files that are gone."""

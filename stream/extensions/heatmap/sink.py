@@ -103,7 +103,12 @@ class HeatmapSink(Sink):
         elif isinstance(event, Glance) and event.slot is not None:
             self._film.replace(self._find_run().take_overlay(event.slot))
         elif isinstance(event, FrameReady):
-            self._follow(event)
+            if self._live is None:
+                endpoint = self._find_run().picture_endpoints.heatmap
+                if endpoint is None:
+                    return
+                self._live = _LiveFrames(endpoint, self._film, self._layers)
+            self._live.note(event)
 
     def close(self) -> None:
         live = self._live
@@ -116,15 +121,6 @@ class HeatmapSink(Sink):
         if live is not None and self._film.frames < live.frames:
             share = of_counted(self._film.frames, live.frames, "frame")
             log.warning("heat map: %s drawn; the others came while one was being drawn", share)
-
-    def _follow(self, event: FrameReady) -> None:
-        """Add the event of a live frame; its picture is received separately, or not at all."""
-        if self._live is None:
-            endpoint = self._find_run().picture_endpoints.heatmap
-            if endpoint is None:
-                return
-            self._live = _LiveFrames(endpoint, self._film, self._layers)
-        self._live.note(event)
 
 
 class _Film:

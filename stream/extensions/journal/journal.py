@@ -321,7 +321,10 @@ def _obstacle(config: Config) -> str | None:
     pipeline = config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
-    if any(path == STDOUT or _is_folder(path) for path in paths):
+    if any(
+        path == STDOUT or is_bag(path) or is_hls(path) or (os.path.exists(path) and not os.path.isfile(path))
+        for path in paths
+    ):
         return "--resume needs outputs that are ordinary files"
     if config.capture.realtime:
         return "--resume is incompatible with --realtime: a run in real time is different each time"
@@ -342,11 +345,6 @@ def _obstacle(config: Config) -> str | None:
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None
-
-
-def _is_folder(path: str) -> bool:
-    """Return True if an output is, or will be, something other than a file."""
-    return is_bag(path) or is_hls(path) or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def _exists(address: str) -> bool:

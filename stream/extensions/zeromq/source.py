@@ -70,7 +70,14 @@ class FrameDecoder:
         """
         if len(parts) != 2:
             raise InvalidFrameMessage(f"a frame has 2 parts, header and bytes; this has {len(parts)}")
-        header = _header(parts[0])
+        try:
+            header = msgspec.msgpack.decode(parts[0], type=FrameHeader)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidFrameMessage(f"its header is wrong: {error}") from error
+        if header.v != VERSION:
+            raise InvalidFrameMessage(f"it has version {header.v}; this program reads version {VERSION}")
+        if header.format == "yuv420p" and (header.width % 2 or header.height % 2):
+            raise InvalidFrameMessage(f"yuv420p needs even sides, got {header.width}x{header.height}")
         if header.width * header.height > self._max_pixels:
             raise InvalidFrameMessage(
                 f"{header.width}x{header.height} is more than capture.max_pixels = {self._max_pixels} allows"
@@ -105,18 +112,6 @@ def _jpeg_decoder(max_pixels: int) -> av.VideoCodecContext:
     context.options = decoder_options(max_pixels)
     context.thread_count = 1
     return context
-
-
-def _header(data: memoryview) -> FrameHeader:
-    try:
-        header = msgspec.msgpack.decode(data, type=FrameHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidFrameMessage(f"its header is wrong: {error}") from error
-    if header.v != VERSION:
-        raise InvalidFrameMessage(f"it has version {header.v}; this program reads version {VERSION}")
-    if header.format == "yuv420p" and (header.width % 2 or header.height % 2):
-        raise InvalidFrameMessage(f"yuv420p needs even sides, got {header.width}x{header.height}")
-    return header
 
 
 def _raw_planes(header: FrameHeader, data: Image) -> FramePlanes:
