@@ -24,7 +24,12 @@ def check_outputs(config: Config) -> None:
     cannot be written."""
     for path in _files(config.output.paths):
         check_suffix(path, caption_suffixes(), "captions", "a heat-map video goes to --heatmap")
-    _check_hls(config.output.paths)
+    streams = [stream for stream in config.output.paths if is_hls(stream)]
+    for stream in streams:
+        if Path(stream).name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
+            raise OutputError(f"output {stream!r} has the name of a playlist beside it; name it master.m3u8")
+    if len(streams) > 1:
+        raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")
     for sink in sinks_of(config):
         if sink.writes_file:
             check_suffix(config.value(sink.key), sink.suffixes, f"the {sink.help}", "captions go to -o")
@@ -35,13 +40,3 @@ def check_outputs(config: Config) -> None:
 
 def _files(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if path != STDOUT]
-
-
-def _check_hls(paths: Sequence[str]) -> None:
-    """Raise OutputError for a master playlist with the name of a media playlist, and for a second stream."""
-    streams = [path for path in paths if is_hls(path)]
-    for path in streams:
-        if Path(path).name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
-            raise OutputError(f"output {path!r} has the name of a playlist beside it; name it master.m3u8")
-    if len(streams) > 1:
-        raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")

@@ -246,20 +246,16 @@ def check_file(path: Path, max_pixels: int) -> None:
     if path.is_file() and path.stat().st_size == 0:
         raise SourceError(f"{path} is empty; copy or record it again")
     if path.is_file():  # a pipe or a device can be read once only
-        _check_playlist(path)
+        # FFmpeg would refuse a file that names other files too, with a less clear message
+        with path.open("rb") as file:
+            head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
+        for mark, kind in _KINDS:
+            if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
+                raise SourceError(
+                    f"{path} is {kind}, which names other files or addresses; only the source itself is opened, so "
+                    f"give the video or its address, or join it first: ffmpeg -i {path.name} -c copy joined.mkv"
+                )
         check_png(path, max_pixels)
-
-
-def _check_playlist(path: Path) -> None:
-    """Raise SourceError for a file that names other files; FFmpeg would refuse it too, with a less clear message."""
-    with path.open("rb") as file:
-        head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-    for mark, kind in _KINDS:
-        if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
-            raise SourceError(
-                f"{path} is {kind}, which names other files or addresses; only the source itself is opened, so give "
-                f"the video or its address, or join it first: ffmpeg -i {path.name} -c copy joined.mkv"
-            )
 
 
 NS_PER_S = 1_000_000_000
