@@ -238,7 +238,13 @@ def embed_rows(
     hidden = linear(to_patches((scale or PixelNormalisation())(tiles)).to(weight.dtype), weight, proj.bias)
     if TOWER_FAMILIES[tower.config.model_type].position_grid:
         hidden = hidden + _position_grid(tower, places, grid).to(hidden.dtype)
-    return EncoderRows(hidden, *_rotary(tower, places))
+    # the rotation at float patch positions
+    attention = tower.blocks[0].attn
+    axis_dim = attention.qkv.in_features // attention.num_heads // 2
+    steps = torch.arange(0, axis_dim, 2, device=places.device, dtype=torch.float32)
+    angles = (places[..., None] * (1.0 / ROTARY_THETA ** (steps / axis_dim))).flatten(-2)
+    angles = torch.cat([angles, angles], dim=-1)[:, :, None, None]
+    return EncoderRows(hidden, angles.cos(), angles.sin())
 
 
 def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
@@ -369,16 +375,6 @@ def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Te
     taps = index[:, None, ..., 0] * side + index[None, ..., 1]
     weights = weight[:, None, ..., 0] * weight[None, ..., 1]
     return (tower.pos_embed(taps) * weights[..., None]).sum(dim=(0, 1))
-
-
-def _rotary(tower: Any, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines float32 [B, N, 1, 1, head_dim] of the rotation at float patch positions [B, N, 2]."""
-    attention = tower.blocks[0].attn
-    axis_dim = attention.qkv.in_features // attention.num_heads // 2
-    steps = torch.arange(0, axis_dim, 2, device=places.device, dtype=torch.float32)
-    angles = (places[..., None] * (1.0 / ROTARY_THETA ** (steps / axis_dim))).flatten(-2)
-    angles = torch.cat([angles, angles], dim=-1)[:, :, None, None]
-    return angles.cos(), angles.sin()
 
 
 def _projected(
