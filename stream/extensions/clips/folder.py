@@ -98,7 +98,17 @@ class ClipFolder:
 
     def create(self, name: str) -> ClipFile:
         """Return a new file of that name, to be written. Raises OSError."""
-        self._list(name)
+        assert CLIP_NAME.fullmatch(name), name
+        # the manifest lists a file before it exists
+        descriptor = _open_own(MANIFEST, os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder_fd)
+        try:
+            size = os.fstat(descriptor).st_size
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
+            line = (b"\n" if is_torn else b"") + name.encode() + b"\n"
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
         file = ClipFile(self, name)
         self._open.add(file)
         return file
@@ -198,19 +208,6 @@ class ClipFolder:
             os.close(_open_own(MANIFEST, os.O_RDONLY, self.folder_fd))
             return True
         return False
-
-    def _list(self, name: str) -> None:
-        """Append a name to the manifest. Raises OSError."""
-        assert CLIP_NAME.fullmatch(name), name
-        descriptor = _open_own(MANIFEST, os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder_fd)
-        try:
-            size = os.fstat(descriptor).st_size
-            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
-            line = (b"\n" if is_torn else b"") + name.encode() + b"\n"
-            if os.write(descriptor, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(descriptor)
 
     def _delete(self, name: str) -> None:
         """Delete a file of the manifest; one that is no longer a regular file stays."""

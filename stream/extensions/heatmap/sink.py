@@ -35,7 +35,7 @@ from stream.sinks.base import Sink
 from stream.sinks.detections import placed
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
-from stream.transport import PictureReceiver, Transport
+from stream.transport import Transport
 from stream.untrusted import printable
 
 CLOCK_HZ = 90_000
@@ -215,22 +215,19 @@ class _LiveFrames:
         with closing(Transport()) as transport:
             try:
                 with closing(transport.picture_receiver(self._endpoint)) as receiver:
-                    self._draw_all(receiver)
+                    request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
+                    receiver.request(request)
+                    while not self._stop.is_set():
+                        # longest single wait for a picture; after it, the request is repeated
+                        message = (receiver.receive(250) or {}).get(INSPECTION)
+                        if message is not None:
+                            self._draw(read_inspection(message))
+                        receiver.request(request)
             except (TransportError, OutputError) as error:
                 if isinstance(error, OutputError):
                     self._error = error
                 else:
                     self._error = OutputFailed(f"no heat map: {error}")
-
-    def _draw_all(self, receiver: PictureReceiver) -> None:
-        request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
-        receiver.request(request)
-        while not self._stop.is_set():
-            # longest single wait for a picture; after it, the request is repeated
-            message = (receiver.receive(250) or {}).get(INSPECTION)
-            if message is not None:
-                self._draw(read_inspection(message))
-            receiver.request(request)
 
     def _draw(self, inspection: ReadInspection) -> None:
         index = inspection.head["frame_index"]

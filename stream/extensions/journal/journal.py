@@ -215,7 +215,16 @@ class Journal(Continuation):
         identity = next(records, None)
         if identity is None:
             raise ValueError
-        _compare(self.path, msgspec.msgpack.decode(identity, type=_Identity).identity, self.identity)
+        previous = msgspec.msgpack.decode(identity, type=_Identity).identity
+        differences = [name for name in {**self.identity, **previous} if previous.get(name) != self.identity.get(name)]
+        if differences:
+            name = differences[0]
+            others = len(differences) - 1
+            also = f" (and {others} more differ)" if others else ""
+            raise ResumeError(
+                f"{str(self.path)!r} is of a run with {name} {previous.get(name, 'unset')}, and this one has "
+                f"{self.identity.get(name, 'unset')}{also}; give the same, or {AFRESH}"
+            )
         for record in records:
             entry = _entry(record)
             self._entries[entry.event.answer] = entry
@@ -243,20 +252,6 @@ def _entry(data: bytes) -> RecalledAnswer:
 
 def _feedback_of(record: _FeedbackRecord | None) -> Feedback | None:
     return None if record is None else record.feedback()
-
-
-def _compare(path: Path, previous: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Compare two runs. Raises ResumeError, which names the first difference."""
-    differences = [name for name in {**current, **previous} if previous.get(name) != current.get(name)]
-    if not differences:
-        return
-    name = differences[0]
-    others = len(differences) - 1
-    also = f" (and {others} more differ)" if others else ""
-    raise ResumeError(
-        f"{str(path)!r} is of a run with {name} {previous.get(name, 'unset')}, and this one has "
-        f"{current.get(name, 'unset')}{also}; give the same, or {AFRESH}"
-    )
 
 
 def journal_path(output: str) -> Path:

@@ -210,23 +210,20 @@ class _Receiver(ReaderThread):
 
     def read(self) -> None:
         try:
-            self._receive()
+            address = self._address
+            with closing(FrameSubscriber(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
+                self.timeline.connected(Fraction(1, NS_PER_S), None)
+                while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
+                    parts, skip_count = socket.receive(WAIT_MS)
+                    self._has_peer = socket.has_connected
+                    self._refused = socket.is_refused
+                    if parts is None:
+                        self._look_for_loss()
+                    else:
+                        self._messages += 1 + skip_count
+                        self._take(parts, skip_count)
         except TransportError as error:
             raise SourceError(str(error)) from error
-
-    def _receive(self) -> None:
-        address = self._address
-        with closing(FrameSubscriber(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
-            self.timeline.connected(Fraction(1, NS_PER_S), None)
-            while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
-                parts, skip_count = socket.receive(WAIT_MS)
-                self._has_peer = socket.has_connected
-                self._refused = socket.is_refused
-                if parts is None:
-                    self._look_for_loss()
-                else:
-                    self._messages += 1 + skip_count
-                    self._take(parts, skip_count)
 
     def _take(self, parts: Sequence[memoryview], skip_count: int) -> None:
         """Read one message; `skip_count` is the number of messages skipped before it."""

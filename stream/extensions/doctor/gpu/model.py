@@ -80,7 +80,10 @@ def whole_model(dtype: str) -> CheckResult:
                 encode_packet(device_qwen, packet, "sparse"),
                 encode_packet(device_qwen, packet, "incremental", encoder),
             ):
-                largest = max(largest, _difference(encoding.tokens.embeds.cpu(), expected))
+                actual = encoding.tokens.embeds.cpu()
+                if actual.shape != expected.shape:
+                    raise CheckFailed(f"visual tokens are {list(actual.shape)} and should be {list(expected.shape)}")
+                largest = max(largest, float((actual.float() - expected).norm() / expected.norm()))
                 encoder.clear()
     if not largest <= EMBEDDING_ERRORS[dtype]:
         raise CheckFailed(f"visual tokens are off by {largest:.2g}, and {EMBEDDING_ERRORS[dtype]:g} is allowed")
@@ -92,12 +95,6 @@ def whole_model(dtype: str) -> CheckResult:
     return CheckResult(
         finding, {"embedding_error": largest, "same_text_tokens": same, "device": str(device_qwen.device)}
     )
-
-
-def _difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    if actual.shape != expected.shape:
-        raise CheckFailed(f"visual tokens are {list(actual.shape)} and should be {list(expected.shape)}")
-    return float((actual.float() - expected).norm() / expected.norm())
 
 
 def disable_end_tokens(qwen: QwenVL) -> QwenVL:
