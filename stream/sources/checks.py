@@ -89,7 +89,12 @@ def check_address(address: str) -> None:
     for an incomplete address that is no file either."""
     scheme = scheme_of(address)
     if scheme is None:
-        _check_bare_scheme(address)
+        match = _BARE_SCHEME.match(address)  # `rtsp:cam` and the like, unless a file has that name
+        if match is not None and not os.path.lexists(address):
+            name = match[1].lower()
+            form = f"{ZMQ_PREFIX}tcp://HOST:PORT" if name.startswith("zmq") else _FORMS.get(name)
+            if form is not None:
+                raise SourceNotFound(f"{redacted(address)} is neither a file nor a whole address; write {form}")
     elif not address.startswith(ZMQ_PREFIX):
         _check_network(scheme, address)
 
@@ -115,17 +120,6 @@ def _check_network(scheme: str, address: str) -> None:
             raise SourceError(f"{name} names no port; write {form}")
     elif not _is_port(authority.port):
         raise SourceError(f"{name} has no usable port: it is a number from 1 to {PORT_MAX}; write {form}")
-
-
-def _check_bare_scheme(address: str) -> None:
-    """Raise SourceNotFound for `rtsp:cam` and the like, unless a file has that name."""
-    match = _BARE_SCHEME.match(address)
-    if match is None or os.path.lexists(address):
-        return
-    scheme = match[1].lower()
-    form = f"{ZMQ_PREFIX}tcp://HOST:PORT" if scheme.startswith("zmq") else _FORMS.get(scheme)
-    if form is not None:
-        raise SourceNotFound(f"{redacted(address)} is neither a file nor a whole address; write {form}")
 
 
 def _is_port(text: str) -> bool:
