@@ -88,7 +88,18 @@ class SchemaReader:
     def node(self, value: object, where: str, level: int) -> Node:
         """Return the normal form of a JSON Schema."""
         self._enter(where, level)
-        value = self._resolve(value, where)
+        references: set[str] = set()  # a loop of them is refused
+        while isinstance(value, dict) and "$ref" in value:
+            name = value["$ref"]
+            if not isinstance(name, str) or name in references:
+                raise _refusal(where, f"the reference {excerpt(name)} leads to itself", "write the part in its place")
+            references.add(name)
+            root, _, key = name.rpartition("/")
+            if root not in ("#/$defs", "#/definitions") or key not in self._definitions:
+                raise _refusal(where, f"there is no {excerpt(name)}", "references lead to #/$defs/NAME")
+            value = self._definitions[key]
+        if not isinstance(value, dict):
+            raise _refusal(where, f"{excerpt(value)} is no schema", 'give such as {"type": "integer"}')
         schema = self._parse(value, where, level)
         described = nullable(schema)[0]
         description = value.get("description")
@@ -119,22 +130,6 @@ class SchemaReader:
             raise OptionError(f"a schema describes at most {counted(PARTS_MAX, 'value')}", "ask for fewer fields")
         if level > LEVELS_MAX:
             raise _refusal(where, f"a schema is nested at most {LEVELS_MAX} deep", "ask for fewer levels")
-
-    def _resolve(self, value: object, where: str) -> Mapping[str, Any]:
-        """Return a schema, or that which its reference names. Raises OptionError for a loop of references."""
-        references: set[str] = set()
-        while isinstance(value, dict) and "$ref" in value:
-            name = value["$ref"]
-            if not isinstance(name, str) or name in references:
-                raise _refusal(where, f"the reference {excerpt(name)} leads to itself", "write the part in its place")
-            references.add(name)
-            root, _, key = name.rpartition("/")
-            if root not in ("#/$defs", "#/definitions") or key not in self._definitions:
-                raise _refusal(where, f"there is no {excerpt(name)}", "references lead to #/$defs/NAME")
-            value = self._definitions[key]
-        if not isinstance(value, dict):
-            raise _refusal(where, f"{excerpt(value)} is no schema", 'give such as {"type": "integer"}')
-        return value
 
     def _nullable(self, alternatives: object, where: str, level: int) -> Node:
         if isinstance(alternatives, list):

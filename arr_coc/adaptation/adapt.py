@@ -101,7 +101,15 @@ class Adaptation:
         pictures = self._ask(lessons)
         if self._progress.stopping:
             return None
-        self._check(pictures, len(lessons))
+        # there must be something to learn from and something to measure on; otherwise the next run begins anew
+        training_count = sum(not picture.held_out for picture in pictures)
+        if len(pictures) < LEAST_PICTURES or not (0 < training_count < len(pictures)):
+            self._folder.remove_saved()
+            raise OptionError(
+                f"only {counted(len(pictures), 'frame')} of {len(lessons)} could be read, and at least "
+                f"{LEAST_PICTURES} are needed to learn from",
+                "give longer clips, or more of them",
+            )
         trainer = self._learn(cases_of_pictures(pictures, held_out=False))
         if trainer.course.progress < 1:
             return None
@@ -151,18 +159,6 @@ class Adaptation:
         limit = self._options.minutes
         # if time is limited, at most this share of it is spent on asking the model
         return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * 0.5
-
-    def _check(self, pictures: Sequence[TaughtPicture], lesson_count: int) -> None:
-        """Raise OptionError if there is too little to learn from, or to measure on; the next run then begins anew."""
-        training_count = sum(not picture.held_out for picture in pictures)
-        if len(pictures) >= LEAST_PICTURES and 0 < training_count < len(pictures):
-            return
-        self._folder.remove_saved()
-        raise OptionError(
-            f"only {counted(len(pictures), 'frame')} of {lesson_count} could be read, and at least {LEAST_PICTURES} "
-            "are needed to learn from",
-            "give longer clips, or more of them",
-        )
 
     def _learn(self, cases: Sequence[AllocatorCase]) -> Trainer:
         """Train a new layer, or the checkpoint's, until the end or until it is to stop; it is saved in both cases."""

@@ -72,7 +72,9 @@ class GlanceOptions:
             return overview_regions(shape, 0)
         if self.tokens == "auto":
             regions = overview_regions(shape, min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens)))
-            if _distinguishes(regions):
+            # attention on this few regions of one level cannot locate what matters
+            fine = len(regions) > 0 and regions[0, 0] <= FINE_LEVEL
+            if len(regions) >= (LEAST_FINE_REGIONS if fine else LEAST_REGIONS):
                 return regions
             return regions[:0]
         if self.tokens >= budget_tokens:
@@ -85,12 +87,6 @@ class GlanceOptions:
     def keeps(self, overview: npt.NDArray[np.int64], *, after_glance: bool) -> bool:
         """Return True if an overview [K, 3] stands in the packet of a frame, before or `after_glance`."""
         return self.keep and (after_glance or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
-
-
-def _distinguishes(regions: npt.NDArray[np.int64]) -> bool:
-    """Return True if these regions [K, 3] of one level are enough for attention on them to locate what matters."""
-    fine = len(regions) > 0 and regions[0, 0] <= FINE_LEVEL
-    return len(regions) >= (LEAST_FINE_REGIONS if fine else LEAST_REGIONS)
 
 
 class GlancePolicy:

@@ -142,7 +142,15 @@ class BudgetController:
             self._detect_load_change(ttft_ms / self._line.at(tokens))
         self._samples.append((tokens, ttft_ms))
         if abs(self._streak) >= STREAK:
-            self._restart()
+            # start over under another load: earlier answers count only for the scatter
+            assert self._line is not None
+            before = self._line
+            recent = list(self._samples)[-STREAK:]
+            for _ in range(min(STREAK, len(self._ratios))):
+                self._ratios.pop()
+            self._known_slope = before.per_token_ms * float(np.median([ms / before.at(k) for k, ms in recent]))
+            self._samples = deque(recent, maxlen=ANSWERS)
+            self._streak = 0
         self._line = _fit(self._samples, self._known_slope)
         # by this share the known slope moves with each answer towards the one that is seen
         self._known_slope += 0.1 * (self._line.per_token_ms - self._known_slope)
@@ -157,17 +165,6 @@ class BudgetController:
         else:
             self._streak = side
         self._ratios.append(ratio)
-
-    def _restart(self) -> None:
-        """Start over under another load: earlier answers count only for the scatter."""
-        assert self._line is not None
-        before = self._line
-        recent = list(self._samples)[-STREAK:]
-        for _ in range(min(STREAK, len(self._ratios))):
-            self._ratios.pop()
-        self._known_slope = before.per_token_ms * float(np.median([ms / before.at(k) for k, ms in recent]))
-        self._samples = deque(recent, maxlen=ANSWERS)
-        self._streak = 0
 
     def _steer(self, least: int, most: int, current_tokens: int) -> None:
         assert self._line is not None

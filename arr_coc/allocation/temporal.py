@@ -407,7 +407,14 @@ class ChangeMeter:
     def measure(self, versions: TileVersions | None, relevance: torch.Tensor) -> torch.Tensor | float:
         """Return the share of a frame's `relevance` [rows, cols] that lies on tiles that have changed, in [0, 1]; of
         the tiles, if nothing is relevant. A scalar on a device, unless it is known without asking that."""
-        relevance = self._weights_of(relevance)
+        if self._keep_vanished:
+            before = self._weights
+            self._now = relevance
+            if before is None or (before.shape, before.device) != (relevance.shape, relevance.device):
+                self._weights = relevance
+            else:
+                self._weights = torch.maximum(before, relevance)
+            relevance = self._weights
         if self._marked is None or versions is None:
             return 1.0
         if self._marked is versions:
@@ -420,15 +427,3 @@ class ChangeMeter:
         changed = torch.from_numpy(stale.astype(np.float32)).to(relevance.device)
         total = relevance.sum()
         return torch.where(total > 0, (relevance * changed).sum() / total, changed.mean())
-
-    def _weights_of(self, relevance: torch.Tensor) -> torch.Tensor:
-        """Return the weights of a frame's tiles, whose relevance is noted."""
-        if not self._keep_vanished:
-            return relevance
-        before = self._weights
-        self._now = relevance
-        if before is None or (before.shape, before.device) != (relevance.shape, relevance.device):
-            self._weights = relevance
-        else:
-            self._weights = torch.maximum(before, relevance)
-        return self._weights

@@ -156,7 +156,12 @@ class BatchedForward:
         places = picture_places(inputs.input_ids, inputs.token_mask, qwen.model.config)
         check_places(places, [picture.grid.tiles for picture in pictures])
         questions = inputs.questions(qwen, places)
-        choices = self._choices(pictures, questions)
+        # pictures of one size are a batch
+        by_index: dict[int, PictureChoice] = {}
+        for indices in _group_indices(picture.grid.shape for picture in pictures):
+            texture = _batched([pictures[index].texture(self._allocator.config.channels) for index in indices])
+            by_index |= zip(indices, self._grid_choices(texture, [questions[index] for index in indices]), strict=True)
+        choices = [by_index[index] for index in range(len(pictures))]
         tokens = self._encoded(pictures, choices)
         regions = [
             ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)
@@ -175,14 +180,6 @@ class BatchedForward:
             labels = layout.gather_labels(inputs.labels.to(qwen.device), IGNORED)
             loss = qwen.model.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
         return ARRCOCModelOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
-
-    def _choices(self, pictures: Sequence[ModelPicture], questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
-        """Return the allocator's choice for every picture; pictures of one size are a batch."""
-        choices: dict[int, PictureChoice] = {}
-        for indices in _group_indices(picture.grid.shape for picture in pictures):
-            texture = _batched([pictures[index].texture(self._allocator.config.channels) for index in indices])
-            choices |= zip(indices, self._grid_choices(texture, [questions[index] for index in indices]), strict=True)
-        return [choices[index] for index in range(len(pictures))]
 
     def _grid_choices(self, texture: TextureArray, questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
         """Return the choices for pictures of one grid."""

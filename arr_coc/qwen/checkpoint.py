@@ -148,19 +148,14 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     penalty = generation.get("repetition_penalty")
     if penalty not in (None, 1):
         yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
-    if _samples(generation):
+    temperature = generation.get("temperature", 1.0)
+    warm = isinstance(temperature, (int, float)) and temperature >= LEAST_TEMPERATURE
+    if generation.get("do_sample") is True and warm and generation.get("top_k") != 1:
         settings = [f"{name} {generation[name]}" for name in SAMPLING if name in generation]
         yield (
             f"{GENERATION_FILE} asks for sampling ({', '.join(settings)}), which is not applied: answers take the "
             "likeliest tokens, or what answer.temperature and answer.top_p say"
         )
-
-
-def _samples(generation: Mapping[str, Any]) -> bool:
-    """Return True if a generation configuration draws tokens, and not always the likeliest one."""
-    temperature = generation.get("temperature", 1.0)
-    warm = isinstance(temperature, (int, float)) and temperature >= LEAST_TEMPERATURE
-    return generation.get("do_sample") is True and warm and generation.get("top_k") != 1
 
 
 def parse_checkpoint(

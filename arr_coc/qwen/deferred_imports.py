@@ -45,7 +45,20 @@ def deferred_imports(*models: str | Path | None) -> Iterator[None]:
     if LIBRARY in sys.modules:
         yield
         return
-    _defer_library(hides_accelerate=not any(map(may_be_quantised, models)))
+    import torch
+
+    library = _put(LIBRARY)
+    import_utils = importlib.import_module("transformers.utils.import_utils")
+    _answer_no(import_utils, "is_torch_distributed_available", _without(torch.distributed.__dict__, "is_available"))
+    if not any(map(may_be_quantised, models)):
+        _answer_no(import_utils, "is_accelerate_available", _without(sys.modules, "accelerate"))
+    kernels = find_spec("kernels")
+    if kernels is not None and kernels.origin is None:  # a folder, whose version would be sought in all packages
+        _answer_no(import_utils, "is_kernels_available", _without(sys.modules, "kernels"))
+    for module in (import_utils, sys.modules["transformers.utils"]):
+        if hasattr(module, "direct_transformers_import"):
+            vars(module)["direct_transformers_import"] = lambda *_args, **_options: library
+    _put(MODELS)
     if COMPILER in sys.modules:
         yield
         return
@@ -160,23 +173,6 @@ class _CompilerFinder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pass
-
-
-def _defer_library(*, hides_accelerate: bool) -> None:
-    import torch
-
-    library = _put(LIBRARY)
-    import_utils = importlib.import_module("transformers.utils.import_utils")
-    _answer_no(import_utils, "is_torch_distributed_available", _without(torch.distributed.__dict__, "is_available"))
-    if hides_accelerate:
-        _answer_no(import_utils, "is_accelerate_available", _without(sys.modules, "accelerate"))
-    kernels = find_spec("kernels")
-    if kernels is not None and kernels.origin is None:  # a folder, whose version would be sought in all packages
-        _answer_no(import_utils, "is_kernels_available", _without(sys.modules, "kernels"))
-    for module in (import_utils, sys.modules["transformers.utils"]):
-        if hasattr(module, "direct_transformers_import"):
-            vars(module)["direct_transformers_import"] = lambda *_args, **_options: library
-    _put(MODELS)
 
 
 def _put(name: str) -> DeferredListing:

@@ -36,7 +36,6 @@ from arr_coc.qwen.vision import (
 from arr_coc.qwen.vision_cache import (
     BYTES_A_MB,
     CacheKey,
-    Flags,
     Ints,
     Regions,
     RegionSize,
@@ -165,10 +164,19 @@ class IncrementalEncoder:
             return self._encode_uncached(qwen, packet)
         self._cache = None
         placement = cache.slots.place(packet.regions, packet.pixels, cache.frames)
-        refreshed = self._refreshed(cache, placement, packet.regions)
-        selection = np.flatnonzero(placement.stale | refreshed)
+        slots = placement.slots
+        stale = placement.stale
+        cache.slots.unsettle(packet.regions[stale])
+        drift = cache.drift if cache.since_all else None
+        if full_refresh_due(self.options, stale, cache.since_all + 1, drift):
+            refreshed = ~stale
+        else:
+            refreshed = select_for_refresh(
+                cache.slots.surrounding_change(slots), cache.slots.encoded_frames(slots), stale, self.options.share
+            )
+        selection = np.flatnonzero(stale | refreshed)
         numbers = _upload(cache.key.device, packet.regions, placement, selection, np.flatnonzero(refreshed[selection]))
-        run = EncodeRun(packet, selection, placement.slots, numbers)
+        run = EncodeRun(packet, selection, slots, numbers)
         tokens = _advance(qwen, cache, run)
         cache.slots.mark_encoded(placement.slots[selection], cache.frames)
         cache.frames += 1
@@ -185,18 +193,6 @@ class IncrementalEncoder:
             if self._overview is not None:
                 self._overview._begin_frame(stamp)
 
-    def _refreshed(self, cache: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
-        """Select the unchanged regions to encode again."""
-        slots = placement.slots
-        stale = placement.stale
-        cache.slots.unsettle(regions[stale])
-        drift = cache.drift if cache.since_all else None
-        if full_refresh_due(self.options, stale, cache.since_all + 1, drift):
-            return ~stale
-        return select_for_refresh(
-            cache.slots.surrounding_change(slots), cache.slots.encoded_frames(slots), stale, self.options.share
-        )
-
     def _cache_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
         """Return a cache for the packet, a new one if the current one does not match; None if it would be too large."""
         key = CacheKey.of(qwen, packet)
@@ -206,7 +202,12 @@ class IncrementalEncoder:
         if cache is not None and suits and regions <= cache.slots.capacity:
             return cache
         size = RegionSize.of(qwen, key)
-        slots = size.slots_within(self._free_mb, regions)
+        # the overview's cache counts towards the limit
+        if self._overview is not None:
+            held_mb = self._overview.report.held_bytes / BYTES_A_MB
+        else:
+            held_mb = 0.0
+        slots = size.slots_within(max(self.options.memory_mb - held_mb, 0.0), regions)
         if slots or not suits:
             self._cache = None  # freed before the new cache is allocated
         if not slots and not self._too_large:
@@ -216,15 +217,6 @@ class IncrementalEncoder:
                 *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
         return VisionKVCache(key, size, slots) if slots else None
-
-    @property
-    def _free_mb(self) -> float:
-        """Memory limit less the overview's cache."""
-        if self._overview is not None:
-            held_mb = self._overview.report.held_bytes / BYTES_A_MB
-        else:
-            held_mb = 0.0
-        return max(self.options.memory_mb - held_mb, 0.0)
 
     def _encode_uncached(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         count = len(packet.regions)
@@ -247,7 +239,9 @@ def _advance(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens
     slots = on.slots[on.selection]
     drift = []
     if len(on.refreshed):
-        drift = [_difference(fresh.embeds[0, on.refreshed], cache.outputs[0, slots[on.refreshed]])]
+        new = fresh.embeds[0, on.refreshed].float()
+        distance = (new - cache.outputs[0, slots[on.refreshed]].float()).norm()
+        drift = [distance / new.norm().clamp(min=torch.finfo(new.dtype).tiny)]
     cache.drift = next(iter(check_finite(fresh, *drift)), None)
     cache.put_outputs(slots, fresh)
     return fresh if run.is_full else cache.tokens(on.slots)
@@ -312,12 +306,6 @@ def _upload(
     indices = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
     flat, *numbers = indices.split([part.size for part in parts])
     return RunIndices(flat.view(-1, 3), *numbers)
-
-
-def _difference(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Return ‖new − old‖ / ‖new‖, a scalar on the device."""
-    new = new.float()
-    return (new - old.float()).norm() / new.norm().clamp(min=torch.finfo(new.dtype).tiny)
 
 
 Packet: TypeAlias = TokenPacket | FramePacket

@@ -98,20 +98,16 @@ def attend_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> t
         key: [B, N, heads, head_dim].
         value: [B, N, heads, head_dim].
     """
-    if _attends(query, key):
-        return _by_onednn(query, key, value)
-    mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-    return mixed.transpose(1, 2)
-
-
-def _attends(query: torch.Tensor, key: torch.Tensor) -> bool:
-    return (
+    if (
         query.device.type == "cpu"
         and not torch.is_grad_enabled()
         and min(query.shape[1], key.shape[1]) >= ATTENTION_ROWS
         and (query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and multiplies_bfloat16()))
         and gains_by_onednn()
-    )
+    ):
+        return _by_onednn(query, key, value)
+    mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+    return mixed.transpose(1, 2)
 
 
 def _by_onednn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -232,10 +232,19 @@ def embed_rows(
     """
     places = patch_positions(regions)
     tiles = fit_tiles(pixels, int(tower.config.patch_size) * MERGE)
-    hidden = _embed_patches(tower, to_patches((scale or PixelNormalisation())(tiles)))
+    # a still frame fills both time steps of the patch convolution, so their weights add up
+    proj = tower.patch_embed.proj
+    weight = proj.weight.sum(dim=2).flatten(1)
+    hidden = linear(to_patches((scale or PixelNormalisation())(tiles)).to(weight.dtype), weight, proj.bias)
     if TOWER_FAMILIES[tower.config.model_type].position_grid:
         hidden = hidden + _position_grid(tower, places, grid).to(hidden.dtype)
-    return EncoderRows(hidden, *_rotary(tower, places))
+    # the rotation at float patch positions
+    attention = tower.blocks[0].attn
+    axis_dim = attention.qkv.in_features // attention.num_heads // 2
+    steps = torch.arange(0, axis_dim, 2, device=places.device, dtype=torch.float32)
+    angles = (places[..., None] * (1.0 / ROTARY_THETA ** (steps / axis_dim))).flatten(-2)
+    angles = torch.cat([angles, angles], dim=-1)[:, :, None, None]
+    return EncoderRows(hidden, angles.cos(), angles.sin())
 
 
 def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
@@ -352,13 +361,6 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(list(parts), dim=1)
 
 
-def _embed_patches(tower: Any, patches: torch.Tensor) -> torch.Tensor:
-    """Compute the patch convolution as a linear layer. A still frame fills both time steps, so their weights add up."""
-    proj = tower.patch_embed.proj
-    weight = proj.weight.sum(dim=2).flatten(1)
-    return linear(patches.to(weight.dtype), weight, proj.bias)
-
-
 def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Tensor:
     """Return the learned square grid at float patch positions [B, N, 2]: bilinear, corners aligned, edges clamped."""
     side = int(tower.config.num_position_embeddings**0.5)
@@ -373,16 +375,6 @@ def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Te
     taps = index[:, None, ..., 0] * side + index[None, ..., 1]
     weights = weight[:, None, ..., 0] * weight[None, ..., 1]
     return (tower.pos_embed(taps) * weights[..., None]).sum(dim=(0, 1))
-
-
-def _rotary(tower: Any, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines float32 [B, N, 1, 1, head_dim] of the rotation at float patch positions [B, N, 2]."""
-    attention = tower.blocks[0].attn
-    axis_dim = attention.qkv.in_features // attention.num_heads // 2
-    steps = torch.arange(0, axis_dim, 2, device=places.device, dtype=torch.float32)
-    angles = (places[..., None] * (1.0 / ROTARY_THETA ** (steps / axis_dim))).flatten(-2)
-    angles = torch.cat([angles, angles], dim=-1)[:, :, None, None]
-    return angles.cos(), angles.sin()
 
 
 def _projected(

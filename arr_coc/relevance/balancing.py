@@ -48,7 +48,14 @@ class AdaptiveTensionBalancer(nn.Module):
         self.statistics = nn.Linear(_STATISTICS, width)
         self.out = nn.Linear(width, 3)
         with torch.no_grad():
-            self._begin_by_peaks()
+            self.statistics.weight[:_STATISTICS] = torch.eye(_STATISTICS)
+            self.statistics.bias[:_STATISTICS] = 0
+            self.out.weight.zero_()
+            for score in range(3):
+                self.out.weight[score, score], self.out.weight[score, score + 3] = -_PEAK_GAIN, _PEAK_GAIN
+            self.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+            if self.query is not None:
+                self.query.weight.zero_()
 
     def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
         """Return the weights of the scores.
@@ -79,16 +86,6 @@ class AdaptiveTensionBalancer(nn.Module):
         words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
         pooled: torch.Tensor = self.query(query.sum(dim=1) / words)
         return pooled
-
-    def _begin_by_peaks(self) -> None:
-        self.statistics.weight[:_STATISTICS] = torch.eye(_STATISTICS)
-        self.statistics.bias[:_STATISTICS] = 0
-        self.out.weight.zero_()
-        for score in range(3):
-            self.out.weight[score, score], self.out.weight[score, score + 3] = -_PEAK_GAIN, _PEAK_GAIN
-        self.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
-        if self.query is not None:
-            self.query.weight.zero_()
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,6 @@ class CompiledScores:
         self._built_versions = self._versions
         self._scores = arrays.copy(np.zeros((3, *shape), np.float32))
         self._weights = _pack_weights(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
-        self._scorer = self._make_scorer(film)
-        self._balance = self._make_balance(query)
-
-    def _make_scorer(self, film: bool) -> KernelScorer:
         rows, cols = self.shape
         chunks = -(-cols // LANES)
         stride = chunks * LANES + 2
@@ -116,7 +112,8 @@ class CompiledScores:
             np.zeros((NARROW if film else 0, rows + 2, stride), np.float32),
             np.zeros((rows, cols), np.uint8),
         ]
-        return KernelScorer(rows, cols, film, 1, stride, *(array.ctypes.data for array in self._state))
+        self._scorer = KernelScorer(rows, cols, film, 1, stride, *(array.ctypes.data for array in self._state))
+        self._balance = self._make_balance(query)
 
     def _make_balance(self, query: torch.Tensor | None) -> KernelBalance:
         balancer = self._realiser.balancer

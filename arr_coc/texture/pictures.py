@@ -102,7 +102,10 @@ def to_rgb(picture: object) -> Rgb:
     if isinstance(picture, Image.Image):
         return _from_pillow(picture)
     if isinstance(picture, torch.Tensor):
-        picture = _of_tensor(picture)
+        if picture.layout != torch.strided or picture.is_meta or picture.dtype.is_complex or picture.is_quantized:
+            raise ShapeError(f"a picture is a dense tensor of numbers, got {picture.dtype}, {picture.layout}")
+        picture = picture.detach().cpu()
+        picture = (picture.float() if picture.dtype == torch.bfloat16 else picture).numpy()
     if not isinstance(picture, np.ndarray):
         kind = "None" if picture is None else type(picture).__name__
         raise ShapeError(
@@ -129,13 +132,6 @@ def _from_pillow(image: Image.Image) -> Rgb:
     if upright.mode == "F":
         return to_rgb(np.asarray(upright))
     return np.asarray(upright.convert("RGB"))
-
-
-def _of_tensor(picture: torch.Tensor) -> npt.NDArray[Any]:
-    if picture.layout != torch.strided or picture.is_meta or picture.dtype.is_complex or picture.is_quantized:
-        raise ShapeError(f"a picture is a dense tensor of numbers, got {picture.dtype}, {picture.layout}")
-    picture = picture.detach().cpu()
-    return (picture.float() if picture.dtype == torch.bfloat16 else picture).numpy()
 
 
 def _channels_last(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:

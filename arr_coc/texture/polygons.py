@@ -24,12 +24,6 @@ TILE_SAMPLES = 16
 """Places at which a tile is looked at along each side, for the share of it that a polygon covers."""
 
 
-def box_polygon(box: tuple[float, float, float, float]) -> Polygon:
-    """Return the corners of a box (left, top, right, bottom)."""
-    left, top, right, bottom = box
-    return (left, top), (right, top), (right, bottom), (left, bottom)
-
-
 def touched_samples(
     polygon: Polygon, shape: tuple[int, int], step: tuple[float, float], reach: tuple[float, float] = (0.0, 0.0)
 ) -> Flags:
@@ -48,7 +42,16 @@ def touched_samples(
     x = np.array([point[0] for point in polygon], np.float64) / step[1]
     y = np.array([point[1] for point in polygon], np.float64) / step[0]
     interior = inside_polygon(x, y, np.arange(rows) + 0.5, np.arange(cols) + 0.5)
-    return _grown(interior | _crossed(x, y, shape), reach)
+    flags = interior | _crossed(x, y, shape)
+    for axis, distance in enumerate(reach):
+        samples = math.ceil(distance)
+        if samples:
+            count = flags.shape[axis]
+            sums = np.cumsum(np.insert(flags, 0, False, axis=axis), axis=axis, dtype=np.int32)
+            first = (np.arange(count) - samples).clip(0)
+            last = (np.arange(count) + samples + 1).clip(max=count)
+            flags = np.take(sums, last, axis=axis) > np.take(sums, first, axis=axis)
+    return flags
 
 
 def covered_shares(polygon: Polygon, grid: TileGrid) -> npt.NDArray[np.float32]:
@@ -123,16 +126,3 @@ def _crossed(x: Floats, y: Floats, shape: tuple[int, int]) -> Flags:
 
 def _edges(x: Floats, y: Floats) -> list[tuple[float, float, float, float]]:
     return list(zip(x.tolist(), y.tolist(), np.roll(x, -1).tolist(), np.roll(y, -1).tolist(), strict=True))
-
-
-def _grown(flags: Flags, reach: tuple[float, float]) -> Flags:
-    """Return the samples within `reach` (down, across) samples of those that are set."""
-    for axis, distance in enumerate(reach):
-        samples = math.ceil(distance)
-        if samples:
-            count = flags.shape[axis]
-            sums = np.cumsum(np.insert(flags, 0, False, axis=axis), axis=axis, dtype=np.int32)
-            first = (np.arange(count) - samples).clip(0)
-            last = (np.arange(count) + samples + 1).clip(max=count)
-            flags = np.take(sums, last, axis=axis) > np.take(sums, first, axis=axis)
-    return flags

@@ -107,10 +107,10 @@ def shift_picture(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[
     )
 
 
-def block_means(values: Floats, side: int) -> Floats:
-    """Means over whole blocks: float32 [h // side, w // side]."""
-    rows, cols = (size // side for size in values.shape)
-    blocks = values[: rows * side, : cols * side]
+def block_means(values: Floats) -> Floats:
+    """Means over whole blocks of `PLACE_PX`: float32 [h // PLACE_PX, w // PLACE_PX]."""
+    rows, cols = (size // PLACE_PX for size in values.shape)
+    blocks = values[: rows * PLACE_PX, : cols * PLACE_PX]
     return np.asarray(cv2.resize(blocks, (cols, rows), interpolation=cv2.INTER_AREA), np.float32)
 
 
@@ -229,11 +229,11 @@ def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None
 
 def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
     """Return the blocks that correlate with the same place before."""
-    mean_old = block_means(old, PLACE_PX)
-    mean_new = block_means(new, PLACE_PX)
-    variance_old = block_means(old * old, PLACE_PX) - mean_old * mean_old
-    variance_new = block_means(new * new, PLACE_PX) - mean_new * mean_new
-    product = block_means(old * new, PLACE_PX) - mean_old * mean_new
+    mean_old = block_means(old)
+    mean_new = block_means(new)
+    variance_old = block_means(old * old) - mean_old * mean_old
+    variance_new = block_means(new * new) - mean_new * mean_new
+    product = block_means(old * new) - mean_old * mean_new
     textured = variance_new >= TEXTURED * TEXTURED
     matches = textured & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
     return BlockMatch(float(matches.sum()) / max(least_blocks, int(textured.sum())), float(textured.mean()))
@@ -261,8 +261,8 @@ def _softened(detail: Floats) -> Floats:
 
 
 def _textured_share(detail: Floats) -> float:
-    mean = block_means(detail, PLACE_PX)
-    return float((block_means(detail * detail, PLACE_PX) - mean * mean >= TEXTURED * TEXTURED).mean())
+    mean = block_means(detail)
+    return float((block_means(detail * detail) - mean * mean >= TEXTURED * TEXTURED).mean())
 
 
 def _found_anywhere(old: Floats, new: Floats) -> float:

@@ -356,7 +356,8 @@ class _Part:
         targets.ravel()[self._pair.tiles] = self._open(best)
         camera = CameraMotion.shift(0, 0)
         if guess is not None:
-            targets = _together(targets)
+            _, groups, stats, _ = cv2.connectedComponentsWithStats(targets.view(np.uint8), connectivity=8)
+            targets = np.asarray(targets & (stats[:, cv2.CC_STAT_AREA] >= LEAST_TOGETHER)[groups])
             camera = guess.camera
         dy, dx = camera.over(*self._shape)
         if self._is_full_frame:
@@ -393,9 +394,3 @@ class _Part:
         dy = np.where(fills, camera.dy_px, dy)
         dx = np.where(fills, camera.dx_px, dx)
         return (dy, dx, np.where(fills, np.maximum(trust, confidence), confidence)), weak & ~fills
-
-
-def _together(tiles: Mask) -> Mask:
-    """Return those of the tiles of which some lie together."""
-    _, groups, stats, _ = cv2.connectedComponentsWithStats(tiles.view(np.uint8), connectivity=8)
-    return np.asarray(tiles & (stats[:, cv2.CC_STAT_AREA] >= LEAST_TOGETHER)[groups])

@@ -100,8 +100,19 @@ class VisibleCutDetector:
             dirty: Which tiles changed, bool [rows, cols].
             grid: Tiles of both frames.
         """
-        self._take_grid(grid)
-        share = self._dirty_share(dirty)
+        if self._mask is not None and grid != self._grid:  # other parts for frames of another size
+            self._grid = grid
+            visible = ~self._mask.tiles(grid)
+            self._visible = visible
+            self._parts = [_Part(box) for box in visible_boxes(visible)]
+        if self._visible is None:
+            visible_dirty = dirty
+        else:
+            visible_dirty = dirty[self._visible]
+        if visible_dirty.size:
+            share = float(np.count_nonzero(visible_dirty) / visible_dirty.size)
+        else:
+            share = 0.0
         if share < BUSY_SHARE or not self._parts:
             return CutVerdict(dirty_share=share), ()
         held_planes = read_held()
@@ -137,25 +148,6 @@ class VisibleCutDetector:
         for part in self._parts:
             part.last = None
             part.detector.forget()
-
-    def _take_grid(self, grid: TileGrid) -> None:
-        """Choose the parts of frames of another size."""
-        if self._mask is None or grid == self._grid:
-            return
-        self._grid = grid
-        visible = ~self._mask.tiles(grid)
-        self._visible = visible
-        self._parts = [_Part(box) for box in visible_boxes(visible)]
-
-    def _dirty_share(self, dirty: Tiles) -> float:
-        """Return the share of the visible tiles that changed; 0 if there are none."""
-        if self._visible is None:
-            visible_dirty = dirty
-        else:
-            visible_dirty = dirty[self._visible]
-        if visible_dirty.size:
-            return float(np.count_nonzero(visible_dirty) / visible_dirty.size)
-        return 0.0
 
 
 def visible_boxes(visible: Tiles) -> list[TileBox]:

@@ -132,7 +132,9 @@ class ConnectionGuard:
             of_peer = sum(account.connection.peer == peer for account in self._accounts)
             crowded = of_peer >= limits.of_a_peer
             if crowded or len(self._accounts) >= limits.connections:
-                slowest = self._slowest(peer if crowded else None, now_s)
+                if 2 * self._evicted >= len(self._accounts) or now_s - self._ordered_s >= REORDER_S:
+                    self._order(now_s)
+                slowest = self._next_slowest(peer if crowded else None, now_s)
                 if slowest is None:
                     self._count("refused", connection)
                     return False
@@ -149,12 +151,6 @@ class ConnectionGuard:
         for account in list(self._slowest_first):
             if account.behind_s >= self.limits.behind_max_s(account.awaited):
                 self._close(f"late with {account.awaited.value}", account)
-
-    def _slowest(self, peer: str | None, now_s: float) -> _Account | None:
-        """Return the slowest connection, of a peer or of all; None if the server waits for none."""
-        if 2 * self._evicted >= len(self._accounts) or now_s - self._ordered_s >= REORDER_S:
-            self._order(now_s)
-        return self._next_slowest(peer, now_s)
 
     def _next_slowest(self, peer: str | None, now_s: float) -> _Account | None:
         for account in self._slowest_first:

@@ -43,19 +43,18 @@ class Jitter:
     deadline_misses_percent: float
 
 
-def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
+def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
     """Mark the times that lie inside the run without its start and end.
 
     Args:
         at_ns: Times int64 [N] in nanoseconds, sorted.
-        start_s: Seconds to leave out at the start.
-        end_s: Seconds to leave out at the end.
+        start_s: Seconds to leave out at the start; `TRIM_S` are left out at the end.
 
     Returns:
         bool [N]; all true if less than a second would be left.
     """
     start_ns = round(start_s * 1e9)
-    end_ns = round(end_s * 1e9)
+    end_ns = round(TRIM_S * 1e9)
     # a run is measured whole if less than this would be left of it
     if at_ns.size < 2 or at_ns[-1] - at_ns[0] < start_ns + end_ns + 1_000_000_000:
         return np.ones(at_ns.size, dtype=bool)

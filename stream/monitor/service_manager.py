@@ -77,24 +77,22 @@ class ServiceManager:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                self._notify(self._state())
+                state = self._state()
+                words = []
+                if state.ready and not (self._last_state is not None and self._last_state.ready):
+                    words.append("READY=1")
+                if self._last_state is None or state.status != self._last_state.status:
+                    words.append(f"STATUS={' '.join(state.status.split())}")
+                if self._feeds and state.alive:
+                    words.append("WATCHDOG=1")
+                if words:
+                    self._send("\n".join(words))
+                self._last_state = ServiceState(
+                    state.status, state.ready or (self._last_state is not None and self._last_state.ready), True
+                )
             except Exception:
                 log.warning("the state could not be sent to systemd", exc_info=True)
             self._ending.wait(self._every_s)
-
-    def _notify(self, state: ServiceState) -> None:
-        words = []
-        if state.ready and not (self._last_state is not None and self._last_state.ready):
-            words.append("READY=1")
-        if self._last_state is None or state.status != self._last_state.status:
-            words.append(f"STATUS={' '.join(state.status.split())}")
-        if self._feeds and state.alive:
-            words.append("WATCHDOG=1")
-        if words:
-            self._send("\n".join(words))
-        self._last_state = ServiceState(
-            state.status, state.ready or (self._last_state is not None and self._last_state.ready), True
-        )
 
     def _send(self, words: str) -> None:
         try:

@@ -53,7 +53,16 @@ def street(width_px: int, height_px: int) -> Image:
     pavement = round(height_px * _PAVEMENT)
     for house in range(_HOUSES):
         left, right = (round(width_px * edge / _HOUSES) for edge in (house, house + 1))
-        _house(rng, image[round(height_px * (_ROOFS + rng.uniform(-0.06, 0.06))) : pavement, left:right])
+        front = image[round(height_px * (_ROOFS + rng.uniform(-0.06, 0.06))) : pavement, left:right]
+        height, width = front.shape[:2]
+        front[:] = muted_colour(rng)
+        glass = muted_colour(rng)
+        cols = int(rng.integers(3, 6))
+        for row in (0.08, 0.66):
+            for col in range(cols):
+                window_left = round(width * (col + 0.25) / cols)
+                top = round(height * row)
+                front[top : top + round(0.22 * height), window_left : window_left + round(0.5 * width / cols)] = glass
     image[pavement:] = _ASPHALT
     for share in _ARROWS:
         fill(image, place_shape("arrow", share * width_px, 0.9 * height_px, 0.1 * height_px), _PAINT)
@@ -77,19 +86,6 @@ def sign_box_px(word: str, width_px: int, height_px: int) -> Box:
 def sign_boxes_px(width_px: int, height_px: int) -> list[tuple[str, Box]]:
     """Each word of `SIGNS` and the box around it, on a street of that size."""
     return [(word, sign_box_px(word, width_px, height_px)) for word, _, _ in SIGNS]
-
-
-def _house(rng: np.random.Generator, front: Image) -> None:
-    """A front of one colour with rows of windows, drawn into the part of the picture that it fills."""
-    height, width = front.shape[:2]
-    front[:] = muted_colour(rng)
-    glass = muted_colour(rng)
-    cols = int(rng.integers(3, 6))
-    for row in (0.08, 0.66):
-        for col in range(cols):
-            left = round(width * (col + 0.25) / cols)
-            top = round(height * row)
-            front[top : top + round(0.22 * height), left : left + round(0.5 * width / cols)] = glass
 
 
 def _sign(image: Image, word: str, ink: RGB) -> None:

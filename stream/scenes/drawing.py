@@ -367,7 +367,15 @@ def draw_object(image: Image, thing: SceneObject) -> None:
         origin = (round(thing.x_px - width_px / 2), round(thing.y_px + height_px / 2))
         cv2.putText(image, text, origin, font, scale, rgb, thickness, cv2.LINE_AA)
     elif thing.shape in ("circle", "ring"):
-        _draw_round(image, thing, rgb)
+        unit = 2**_SUBPIXEL_BITS
+        centre = (round(thing.x_px * unit), round(thing.y_px * unit))
+        if thing.shape == "circle":
+            thickness = cv2.FILLED
+            radius_px = thing.size_px / 2
+        else:
+            thickness = max(2, round(thing.size_px * 0.2))
+            radius_px = (thing.size_px - thickness) / 2
+        cv2.circle(image, centre, round(radius_px * unit), rgb, thickness, cv2.LINE_AA, _SUBPIXEL_BITS)
     else:
         points = np.asarray(polygon(thing.shape), dtype=np.float64) * (thing.size_px / 2)
         turn = math.radians(thing.angle_deg)
@@ -398,15 +406,3 @@ def _draw_streak(image: Image, thing: SceneObject, rgb: RGB) -> None:
     opacity = _STREAK_OPACITY * np.clip(1 - behind_px / thing.streak_px, 0, 1)
     below = image[y0:y1, x0:x1].astype(np.float32)
     image[y0:y1, x0:x1] = (below + opacity * (np.asarray(rgb, np.float32) - below) + 0.5).astype(np.uint8)
-
-
-def _draw_round(image: Image, thing: SceneObject, rgb: RGB) -> None:
-    unit = 2**_SUBPIXEL_BITS
-    centre = (round(thing.x_px * unit), round(thing.y_px * unit))
-    if thing.shape == "circle":
-        cv2.circle(image, centre, round(thing.size_px / 2 * unit), rgb, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
-        return
-    thickness = max(2, round(thing.size_px * 0.2))
-    cv2.circle(
-        image, centre, round((thing.size_px - thickness) / 2 * unit), rgb, thickness, cv2.LINE_AA, _SUBPIXEL_BITS
-    )

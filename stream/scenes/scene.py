@@ -175,20 +175,17 @@ class Actor:
             start_s = times[after - 1]
             end_s = times[after]
             _, next_x, next_y = self.path[after]
-            movement = _movement(next_x - x, next_y - y)
+            dx = next_x - x
+            dy = next_y - y
+            if dx != 0 and abs(dx) >= abs(dy):
+                movement = "right" if dx > 0 else "left"
+            elif dy != 0:
+                movement = "down" if dy > 0 else "up"
             share = (seconds - start_s) / (end_s - start_s)
-            x = x + share * (next_x - x)
-            y = y + share * (next_y - y)
+            x = x + share * dx
+            y = y + share * dy
         size_px = self.size * height_px
         return SceneObject(self.shape, self.colour, x * width_px, y * height_px, size_px, movement, self.number)
-
-
-def _movement(dx: float, dy: float) -> Movement:
-    if dx == 0 and dy == 0:
-        return "still"
-    if abs(dx) >= abs(dy):
-        return "right" if dx > 0 else "left"
-    return "down" if dy > 0 else "up"
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,21 +131,20 @@ _GRAIN_PX = 1088
 Field = npt.NDArray[np.float32]
 
 
-def octaves(rng: np.random.Generator, width: int, height: int, coarsest: int = 2, count: int = 4) -> Field:
-    """Return value noise: octaves of halving size and weight (Perlin's turbulence, with random values for gradients).
+def octaves(rng: np.random.Generator, width: int, height: int, coarsest: int = 2) -> Field:
+    """Return value noise: four octaves of halving size and weight (Perlin's turbulence, with random values).
 
     Args:
         rng: Source of the noise.
         width: Width of the field.
         height: Height of the field.
         coarsest: Cells of the coarsest octave along the shorter side.
-        count: Number of octaves.
 
     Returns:
         float32 [height, width] with a standard deviation near 1.
     """
     total = np.zeros((height, width), np.float32)
-    for octave in range(count):
+    for octave in range(4):
         cells = coarsest << octave
         step = max(1.0, min(width, height) / cells)
         shape = (int(height / step) + 2, int(width / step) + 2)

@@ -118,7 +118,12 @@ class CaptionSink(Sink):
             self._file.replace_tail(0, header)
             self._tail = len(header)
         if isinstance(event, FrameReady):
-            self._end_s = _end_of(event, self._last)
+            if self._last is None:
+                self._end_s = None  # a still picture has no end
+            elif event.duration_s is None:
+                self._end_s = event.pts_s + max(0.0, event.pts_s - self._last.pts_s)
+            else:
+                self._end_s = event.pts_s + max(0.0, event.duration_s)
             self._last = event
         elif isinstance(event, Answer):
             cue = self._track.answer(event.pts_s, caption_text(event.text))
@@ -160,18 +165,6 @@ class CaptionSink(Sink):
             text = subrip_text(cue.text)
         mark = "." if self._webvtt else ","
         return f"{self._number}\n{timestamp(cue.start_ms, mark)} --> {timestamp(cue.end_ms, mark)}\n{text}\n\n"
-
-
-def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:
-    """Return the end of a frame in seconds, from its duration or the interval to the frame before; None for a still
-    picture, which has no end."""
-    if before is None:
-        return None
-    if frame.duration_s is None:
-        shown_s = frame.pts_s - before.pts_s
-    else:
-        shown_s = frame.duration_s
-    return frame.pts_s + max(0.0, shown_s)
 
 
 def timestamp(at_ms: int, mark: str) -> str:

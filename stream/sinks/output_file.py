@@ -261,19 +261,15 @@ def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> No
                 also = f", as {paths_by_file[file]!r} and {path!r}"
             raise OutputError(f"output {path!r} is given twice{also}; give each its own file")
         paths_by_file[file] = path
-    _check_folders([path for path in paths if path_form(path) == "file in own folder"])
-
-
-def _check_folders(streams: Sequence[str]) -> None:
-    """Raise OutputError if two streams would share a folder: their segments have the same names."""
+    # the segments of all streams have the same names
     folders: dict[str, str] = {}
-    for path in streams:
-        folder = os.path.realpath(os.path.dirname(path))
+    for stream in [path for path in paths if path_form(path) == "file in own folder"]:
+        folder = os.path.realpath(os.path.dirname(stream))
         if folder in folders:
             raise OutputError(
-                f"outputs {folders[folder]!r} and {path!r} are two streams in one folder; give each a separate folder"
+                f"outputs {folders[folder]!r} and {stream!r} are two streams in one folder; give each a separate folder"
             )
-        folders[folder] = path
+        folders[folder] = stream
 
 
 def _file_of(path: str | int) -> object:

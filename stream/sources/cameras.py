@@ -109,7 +109,12 @@ def read_camera(device: str, open_device: Open) -> Camera | None:
         with open_device(device) as call:
             capability = bytearray(104)
             call(QUERYCAP, capability)
-            camera, flags = _describe(device, capability)
+            driver, card, bus, _, capabilities, device_caps = struct.unpack_from("16s32s32sIII", capability)
+            if capabilities & DEVICE_CAPS:
+                flags = device_caps  # of this device node
+            else:
+                flags = capabilities
+            camera = Camera(device, _text(card), _text(driver), _text(bus))
             if flags & VIDEO_CAPTURE:
                 return _with_modes(camera, call)
     except OSError as error:
@@ -133,16 +138,6 @@ def opened(device: str) -> Iterator[Call]:
         yield lambda request, structure: ioctl(descriptor, request, structure, True)
     finally:
         os.close(descriptor)
-
-
-def _describe(device: str, capability: bytearray) -> tuple[Camera, int]:
-    """Parse struct v4l2_capability: return the camera, and the capabilities of this device node."""
-    driver, card, bus, _, capabilities, device_caps = struct.unpack_from("16s32s32sIII", capability)
-    if capabilities & DEVICE_CAPS:
-        flags = device_caps
-    else:
-        flags = capabilities
-    return Camera(device, _text(card), _text(driver), _text(bus)), flags
 
 
 def _with_modes(camera: Camera, call: Call) -> Camera:

@@ -89,7 +89,12 @@ def check_address(address: str) -> None:
     for an incomplete address that is no file either."""
     scheme = scheme_of(address)
     if scheme is None:
-        _check_bare_scheme(address)
+        match = _BARE_SCHEME.match(address)  # `rtsp:cam` and the like, unless a file has that name
+        if match is not None and not os.path.lexists(address):
+            name = match[1].lower()
+            form = f"{ZMQ_PREFIX}tcp://HOST:PORT" if name.startswith("zmq") else _FORMS.get(name)
+            if form is not None:
+                raise SourceNotFound(f"{redacted(address)} is neither a file nor a whole address; write {form}")
     elif not address.startswith(ZMQ_PREFIX):
         _check_network(scheme, address)
 
@@ -115,17 +120,6 @@ def _check_network(scheme: str, address: str) -> None:
             raise SourceError(f"{name} names no port; write {form}")
     elif not _is_port(authority.port):
         raise SourceError(f"{name} has no usable port: it is a number from 1 to {PORT_MAX}; write {form}")
-
-
-def _check_bare_scheme(address: str) -> None:
-    """Raise SourceNotFound for `rtsp:cam` and the like, unless a file has that name."""
-    match = _BARE_SCHEME.match(address)
-    if match is None or os.path.lexists(address):
-        return
-    scheme = match[1].lower()
-    form = f"{ZMQ_PREFIX}tcp://HOST:PORT" if scheme.startswith("zmq") else _FORMS.get(scheme)
-    if form is not None:
-        raise SourceNotFound(f"{redacted(address)} is neither a file nor a whole address; write {form}")
 
 
 def _is_port(text: str) -> bool:
@@ -246,20 +240,16 @@ def check_file(path: Path, max_pixels: int) -> None:
     if path.is_file() and path.stat().st_size == 0:
         raise SourceError(f"{path} is empty; copy or record it again")
     if path.is_file():  # a pipe or a device can be read once only
-        _check_playlist(path)
+        # FFmpeg would refuse a file that names other files too, with a less clear message
+        with path.open("rb") as file:
+            head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
+        for mark, kind in _KINDS:
+            if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
+                raise SourceError(
+                    f"{path} is {kind}, which names other files or addresses; only the source itself is opened, so "
+                    f"give the video or its address, or join it first: ffmpeg -i {path.name} -c copy joined.mkv"
+                )
         check_png(path, max_pixels)
-
-
-def _check_playlist(path: Path) -> None:
-    """Raise SourceError for a file that names other files; FFmpeg would refuse it too, with a less clear message."""
-    with path.open("rb") as file:
-        head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-    for mark, kind in _KINDS:
-        if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
-            raise SourceError(
-                f"{path} is {kind}, which names other files or addresses; only the source itself is opened, so give "
-                f"the video or its address, or join it first: ffmpeg -i {path.name} -c copy joined.mkv"
-            )
 
 
 NS_PER_S = 1_000_000_000

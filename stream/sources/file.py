@@ -190,7 +190,14 @@ class ContainerSource(Source):
         A container that cannot seek there is read from its beginning. So is a stream without times, by counting frames.
         """
         if self._stream.start_time is None:
-            return self._count_to_start()
+            period_ns = self._timeline.period * NS_PER_S
+            passed_ns = Fraction(0)
+            frame = next(self._decoded, None)
+            while frame is not None and self._media_ns(frame, missing_ns=int(passed_ns)) < self._part.start_ns:
+                self._timeline.next_ns(frame.pts)
+                passed_ns += period_ns
+                frame = next(self._decoded, None)
+            return frame
         start_ns = self._part.start_ns
         # seek this many seconds before `capture.start_s`, then read from the beginning: a seek in a container without
         # an index, such as MPEG-TS, may end behind the key frame that is needed
@@ -204,16 +211,6 @@ class ContainerSource(Source):
             first = next(self._decoded, None)
         if first is not None:
             self._decoder.lost_before(first.pts)  # losses before the start are not reported
-        return first
-
-    def _count_to_start(self) -> av.VideoFrame | None:
-        period_ns = self._timeline.period * NS_PER_S
-        passed_ns = Fraction(0)
-        first = next(self._decoded, None)
-        while first is not None and self._media_ns(first, missing_ns=int(passed_ns)) < self._part.start_ns:
-            self._timeline.next_ns(first.pts)
-            passed_ns += period_ns
-            first = next(self._decoded, None)
         return first
 
     def _shifted_ns(self, media_ns: int) -> int:

@@ -308,7 +308,11 @@ class ReconnectingReader(ReaderThread):
                 self._segments.stop_copying("their times run at a wrong rate")
         if self._segments is not None:
             self._segments.shown(frame, media_ns)
-        now_ns = self._wait_until_due(media_ns, now_ns)
+        if self._pacer is not None:  # the source is bursty
+            due_ns = self._pacer.due_ns(media_ns, now_ns)
+            if due_ns > now_ns:
+                self._stopping.wait((due_ns - now_ns) / NS_PER_S)
+                now_ns = self._clock.now_ns()
         planes = to_planes(frame, self._fitter, self._target.name, decoder.aspect, decoder.deinterlacer.reach_px)
         frame_format = FrameFormat.of((frame.height, frame.width), planes)
         discontinuity = self._end_outage(frame_format.change_since(self._format), now_ns)
@@ -317,16 +321,6 @@ class ReconnectingReader(ReaderThread):
         self._media_ns = media_ns
         self._index += 1
         self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, losses))
-
-    def _wait_until_due(self, media_ns: int, now_ns: int) -> int:
-        """Wait until a frame of a bursty source is due; return the current time."""
-        if self._pacer is None:
-            return now_ns
-        due_ns = self._pacer.due_ns(media_ns, now_ns)
-        if due_ns > now_ns:
-            self._stopping.wait((due_ns - now_ns) / NS_PER_S)
-            return self._clock.now_ns()
-        return now_ns
 
     def _reopen(self) -> av.container.InputContainer | None:
         """Reopen the source with growing waits between attempts; return None if the thread is to stop."""

@@ -95,20 +95,18 @@ class PlaylistOpening:
         if not variants:
             self._is_master = False
             return None
-        selection = self._selected([variant for variant, _ in variants])
-        if self._is_master is None and self._config.stream is None and len(variants) > 1:
-            report(self._name, [variant for variant, _ in variants], selection)
-        self._is_master = True
-        return variants[selection.index][1]
-
-    def _selected(self, variants: list[Variant]) -> Variant:
+        choices = [variant for variant, _ in variants]
         number = self._config.stream
         if number is None:
-            return best_variant(variants, self._config)
-        if number < len(variants):
-            return variants[number]
-        choices = "; ".join(map(str, variants))
-        raise SourceError(f"{self._name} has no video stream {number}; there is {choices}")
+            selection = best_variant(choices, self._config)
+        elif number < len(choices):
+            selection = choices[number]
+        else:
+            raise SourceError(f"{self._name} has no video stream {number}; there is {'; '.join(map(str, choices))}")
+        if self._is_master is None and self._config.stream is None and len(variants) > 1:
+            report(self._name, choices, selection)
+        self._is_master = True
+        return variants[selection.index][1]
 
 
 def variants_of(playlist: str, address: str) -> list[tuple[Variant, str]]:

@@ -185,7 +185,14 @@ class SegmentRecorder:
         """Add a decoded packet, which must not be used afterwards."""
         with self._lock:
             if self._copies and not self._ended:
-                self._copy(packet)
+                # the first packets of a stream may lack DTS, which are computed from the next packet's; 16 is the
+                # reorder limit of H.264 and HEVC in pictures
+                if packet.dts is None and packet.pts is not None and len(self._undated_packets) < 16:
+                    self._undated_packets.append(packet)
+                else:
+                    if packet.dts is not None:
+                        self._copy_undated(packet.dts)
+                    self._copy_dated(packet)
 
     def shown(self, frame: av.VideoFrame, media_ns: int) -> None:
         """Relate the PTS of a frame of the current stream to its media time."""
@@ -227,16 +234,6 @@ class SegmentRecorder:
             segments = tuple(self._segments)
             self._segments = []
         return segments
-
-    def _copy(self, packet: av.Packet) -> None:
-        """Add a packet; the first packets of a stream may lack DTS, which are computed from the next packet's."""
-        # 16: reorder limit of H.264 and HEVC in pictures
-        if packet.dts is None and packet.pts is not None and len(self._undated_packets) < 16:
-            self._undated_packets.append(packet)
-            return
-        if packet.dts is not None:
-            self._copy_undated(packet.dts)
-        self._copy_dated(packet)
 
     def _copy_undated(self, next_dts: int) -> None:
         packets = self._undated_packets

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arr_coc.texture.polygons import box_polygon, touched_samples
+from arr_coc.texture.polygons import touched_samples
 from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
@@ -35,6 +35,7 @@ from stream.sources.planes import to_planes
 from tests.support import masked
 from tests.support.api_server import FakeApiServer
 from tests.support.masked import HIDDEN, RERUN, SECRET, RunOutputs, frames, secret_pixels
+from tests.support.polygons import box_polygon
 from tests.support.runs import open_supervised, watch
 from tests.support.sections import opened_sinks
 from tests.support.video import make_video

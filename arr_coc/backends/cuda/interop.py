@@ -61,7 +61,11 @@ class MappedTexture:
     def unmapped(self) -> Iterator[TileTexture]:
         """The texture for OpenGL's commands that are given inside, in any context that shares it; CUDA waits."""
         with self._lock:
-            self._unmap()
+            if self._handles is not None:
+                with self._texture.device.current(), self._device.current() as stream:
+                    self._order.before_write(stream)
+                    call("cuStreamSynchronize", stream)
+                    self._give_back(stream)
             self._is_drawing = True
             try:
                 yield self._texture
@@ -98,14 +102,6 @@ class MappedTexture:
             self._order.after_write(stream)
         self.maps += 1
         return self._handles
-
-    def _unmap(self) -> None:
-        """Unmap the texture once the device has done what it was asked for."""
-        if self._handles is not None:
-            with self._texture.device.current(), self._device.current() as stream:
-                self._order.before_write(stream)
-                call("cuStreamSynchronize", stream)
-                self._give_back(stream)
 
     def _give_back(self, stream: int) -> None:
         if self._handles is not None:

@@ -199,7 +199,15 @@ class MipTexture:
 
     def __init__(self, grid: TileGrid, resources: ExitStack) -> None:
         """In the current context. Raises DeviceLost if the device has no memory for it."""
-        array = call("cuMipmappedArrayCreate", _description(grid.padded_width_px, grid.padded_height_px), LEVELS)
+        cuda = bindings()
+        descriptor = cuda.CUDA_ARRAY3D_DESCRIPTOR()
+        descriptor.Width = grid.padded_width_px
+        descriptor.Height = grid.padded_height_px
+        descriptor.Depth = 0
+        descriptor.Format = cuda.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
+        descriptor.NumChannels = 4
+        descriptor.Flags = SURFACE_LDST
+        array = call("cuMipmappedArrayCreate", descriptor, LEVELS)
         resources.callback(call, "cuMipmappedArrayDestroy", array)
         self._handles = TextureHandles(array, grid, resources)
 
@@ -207,18 +215,6 @@ class MipTexture:
     def mapped(self) -> Iterator[TextureHandles]:
         """The handles, which stay the same."""
         yield self._handles
-
-
-def _description(width_px: int, height_px: int) -> Any:
-    cuda = bindings()
-    descriptor = cuda.CUDA_ARRAY3D_DESCRIPTOR()
-    descriptor.Width = width_px
-    descriptor.Height = height_px
-    descriptor.Depth = 0
-    descriptor.Format = cuda.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
-    descriptor.NumChannels = 4
-    descriptor.Flags = SURFACE_LDST
-    return descriptor
 
 
 def _surface(level: Any, resources: ExitStack) -> int:

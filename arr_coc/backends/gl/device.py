@@ -67,7 +67,11 @@ def _list_devices(library: GlLibrary) -> list[tuple[bool, DisplayCandidate]]:
     for index in range(count.value):
         names = (eglQueryDeviceStringEXT(handles[index], library.egl.EGL_EXTENSIONS) or b"").split()
         if b"EGL_NV_device_cuda" in names:
-            cuda = _cuda_number(handles[index])
+            from OpenGL.EGL.EXT.device_query import eglQueryDeviceAttribEXT
+
+            number = ctypes.c_ssize_t()
+            eglQueryDeviceAttribEXT(handles[index], CUDA_DEVICE, number)
+            cuda = number.value
         else:
             cuda = None
         if cuda is None:
@@ -81,14 +85,6 @@ def _list_devices(library: GlLibrary) -> list[tuple[bool, DisplayCandidate]]:
             )
         )
     return devices
-
-
-def _cuda_number(handle: Any) -> int:
-    from OpenGL.EGL.EXT.device_query import eglQueryDeviceAttribEXT
-
-    number = ctypes.c_ssize_t()
-    eglQueryDeviceAttribEXT(handle, CUDA_DEVICE, number)
-    return number.value
 
 
 def _display(platform: int, native: Any) -> Any:

@@ -74,21 +74,7 @@ def load() -> GlLibrary:
         handle = ctypes.CDLL(EGL_FILE)
     except OSError as error:
         raise BackendMissing(f"texture.backend = gl needs EGL, and {EGL_FILE} is not here", REMEDY) from error
-    egl, gl = _pyopengl()
-    address = handle.eglGetProcAddress
-    address.restype = c_void_p
-    address.argtypes = [ctypes.c_char_p]
-    calls = SimpleNamespace()
-    for table, prototype in ((QUICK, ctypes.PYFUNCTYPE), (HEAVY, ctypes.CFUNCTYPE)):
-        for name, signature in table.items():
-            if not (pointer := address(name.encode())):
-                raise BackendMissing(f"{EGL_FILE} does not know {name}, which OpenGL 4.5 has", REMEDY)
-            setattr(calls, name, prototype(*signature)(pointer))
-    return GlLibrary(egl, gl, calls)
-
-
-def _pyopengl() -> tuple[Any, Any]:
-    """PyOpenGL on EGL: it decides at its first import for the whole process."""
+    # PyOpenGL decides at its first import for the whole process
     if "OpenGL" not in sys.modules:
         os.environ["PYOPENGL_PLATFORM"] = "egl"
     try:
@@ -100,7 +86,16 @@ def _pyopengl() -> tuple[Any, Any]:
             f"texture.backend = gl needs PyOpenGL on EGL, and this process has loaded it on {platform_name}",
             "set PYOPENGL_PLATFORM=egl before anything imports OpenGL",
         )
-    return EGL, GL
+    address = handle.eglGetProcAddress
+    address.restype = c_void_p
+    address.argtypes = [ctypes.c_char_p]
+    calls = SimpleNamespace()
+    for table, prototype in ((QUICK, ctypes.PYFUNCTYPE), (HEAVY, ctypes.CFUNCTYPE)):
+        for name, signature in table.items():
+            if not (pointer := address(name.encode())):
+                raise BackendMissing(f"{EGL_FILE} does not know {name}, which OpenGL 4.5 has", REMEDY)
+            setattr(calls, name, prototype(*signature)(pointer))
+    return GlLibrary(EGL, GL, calls)
 
 
 RGBA = 0x1908

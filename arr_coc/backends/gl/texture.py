@@ -37,7 +37,6 @@ from arr_coc.backends.gl.upload import (
     FOUR_TEXELS,
     RECORD_BYTES,
     TILE_BYTES,
-    BlockCopy,
     Records,
     UploadPlan,
     lay_out,
@@ -133,7 +132,13 @@ class TileTexture(GlResource):
         self._write_fence: Fence | None = None
         self._draw_fences: deque[Fence] = deque()
         with device.current():
-            _check_size(device, rows, cols)
+            side = int(device.library.gl.glGetIntegerv(device.library.gl.GL_MAX_TEXTURE_SIZE))
+            if max(rows, cols) * TILE_PX > side:
+                raise BackendMissing(
+                    f"{device.renderer} takes textures of up to {side}x{side} texels, "
+                    f"got {cols * TILE_PX}x{rows * TILE_PX}",
+                    "choose a smaller picture or texture.backend = cpu",
+                )
             self._make()
             frame = rows * cols * (TILE_BYTES + RECORD_BYTES) + 4096
             self._ring = self._make_ring(max(frame, min(256 << 20, frames_in_flight * frame))) if uploads else None
@@ -168,7 +173,12 @@ class TileTexture(GlResource):
             layout = lay_out(level0, plan, slot.memory, slot.offset, self._packer)
             calls = self.device.library.calls
             if copies:
-                self._copy(layout.copies)
+                calls.glBindBuffer(PIXEL_UNPACK_BUFFER, self.ring.name)
+                for copy in layout.copies:
+                    row0, col0, row1, col1 = (edge * TILE_PX for edge in copy.block.rectangle)
+                    box = (col0, row0, col1 - col0, row1 - row0)
+                    calls.glTextureSubImage2D(self.name, 0, *box, RGBA, UNSIGNED_BYTE, copy.offset)
+                calls.glBindBuffer(PIXEL_UNPACK_BUFFER, 0)
             calls.glBindTextureUnit(0, self._texels)
             for level in range(LEVELS):
                 calls.glBindImageTexture(level, self.words, level, False, 0, WRITE_ONLY, R32UI)
@@ -248,15 +258,6 @@ class TileTexture(GlResource):
         gl.glTextureBuffer(self._texels, gl.GL_RGBA32UI, ring.name)
         return ring
 
-    def _copy(self, copies: list[BlockCopy]) -> None:
-        calls = self.device.library.calls
-        calls.glBindBuffer(PIXEL_UNPACK_BUFFER, self.ring.name)
-        for copy in copies:
-            row0, col0, row1, col1 = (edge * TILE_PX for edge in copy.block.rectangle)
-            box = (col0, row0, col1 - col0, row1 - row0)
-            calls.glTextureSubImage2D(self.name, 0, *box, RGBA, UNSIGNED_BYTE, copy.offset)
-        calls.glBindBuffer(PIXEL_UNPACK_BUFFER, 0)
-
     def _dispatch(self, records: Records, slot: RingSlice, offset: int, store_level0: bool) -> None:
         calls = self.device.library.calls
         for start in range(0, len(records), MOST_TILES_AT_ONCE):
@@ -265,12 +266,3 @@ class TileTexture(GlResource):
             place = slot.offset + offset + start * RECORD_BYTES
             calls.glBindBufferRange(SHADER_STORAGE_BUFFER, 0, self.ring.name, place, count * RECORD_BYTES)
             calls.glDispatchCompute(count, 1, 1)
-
-
-def _check_size(device: GlDevice, rows: int, cols: int) -> None:
-    side = int(device.library.gl.glGetIntegerv(device.library.gl.GL_MAX_TEXTURE_SIZE))
-    if max(rows, cols) * TILE_PX > side:
-        raise BackendMissing(
-            f"{device.renderer} takes textures of up to {side}x{side} texels, got {cols * TILE_PX}x{rows * TILE_PX}",
-            "choose a smaller picture or texture.backend = cpu",
-        )

@@ -165,7 +165,11 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
     blocks = [np.empty((0, 4), np.uint32)]
     copies = []
     for block in plan.blocks:
-        _lay_block(level0, block, memory[position:])
+        row0, col0, row1, col1 = (edge * TILE_PX for edge in block.rectangle)
+        height = row1 - row0
+        width = col1 - col0
+        texels = memory[position:][: height * width * TEXEL_BYTES].reshape(height, width, TEXEL_BYTES)
+        cv2.cvtColor(level0[row0:row1, col0:col1], cv2.COLOR_RGB2RGBA, dst=texels)
         copies.append(BlockCopy(block, offset + position))
         blocks.append(_block_records(block, offset + position))
         position += block_bytes(block)
@@ -178,14 +182,6 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
     for records, start in ((layout.blocks, 0), (layout.strip, strip_offset)):
         memory[start : start + records.nbytes] = records.view(np.uint8).ravel()
     return layout
-
-
-def _lay_block(level0: Plane, block: Block, memory: Plane) -> None:
-    row0, col0, row1, col1 = (edge * TILE_PX for edge in block.rectangle)
-    height = row1 - row0
-    width = col1 - col0
-    target = memory[: height * width * TEXEL_BYTES].reshape(height, width, TEXEL_BYTES)
-    cv2.cvtColor(level0[row0:row1, col0:col1], cv2.COLOR_RGB2RGBA, dst=target)
 
 
 def _block_records(block: Block, offset: int) -> Records:

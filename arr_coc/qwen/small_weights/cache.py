@@ -87,12 +87,23 @@ class WeightCache:
         notice says so."""
         temporary = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
         try:
-            self._remove_unfinished()
+            import psutil
+
+            # processes that ended while they were writing left these
+            for unfinished in self.folder.parent.glob(f"{self.folder.name}.*"):
+                pid = unfinished.name.rpartition(".")[2]
+                if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                    shutil.rmtree(unfinished, ignore_errors=True)
             temporary.mkdir(parents=True)
             files = {}
             for number, tensors in enumerate(_shards(model), 1):
                 path = temporary / f"weights-{number:05}.safetensors"
-                _save(tensors, path)
+                save_file(tensors, path, {"padding": ""})
+                with path.open("rb") as file:
+                    begin = 8 + int.from_bytes(file.read(8), "little")
+                # the first tensor is aligned, and so are the others if sizes are multiples of ALIGNED_BYTES
+                if missing := -begin % ALIGNED_BYTES:
+                    save_file(tensors, path, {"padding": " " * missing})
                 files[path.name] = {"bytes": path.stat().st_size, "sum": _sum(path)}
             description = {"made_from": self._sources(), "files": files}
             (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
@@ -139,15 +150,6 @@ class WeightCache:
         trim_heap()
         return model.eval().requires_grad_(False)
 
-    def _remove_unfinished(self) -> None:
-        """Remove what processes left that ended while they were writing."""
-        import psutil
-
-        for path in self.folder.parent.glob(f"{self.folder.name}.*"):
-            pid = path.name.rpartition(".")[2]
-            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-                shutil.rmtree(path, ignore_errors=True)
-
 
 def _shards(model: Any) -> Iterator[dict[str, torch.Tensor]]:
     """Yield all tensors of a small model, in parts of at most SHARD_BYTES or one tensor."""
@@ -168,15 +170,6 @@ def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, module in model.named_modules():
         if isinstance(module, SmallLinear):
             yield from ((f"{name}.{key}", tensor) for key, tensor in module.export_tensors().items())
-
-
-def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Write a file whose first tensor is aligned, and so are the others if sizes are multiples of ALIGNED_BYTES."""
-    save_file(tensors, path, {"padding": ""})
-    with path.open("rb") as file:
-        begin = 8 + int.from_bytes(file.read(8), "little")
-    if missing := -begin % ALIGNED_BYTES:
-        save_file(tensors, path, {"padding": " " * missing})
 
 
 def _sum(path: Path) -> int:

@@ -201,7 +201,15 @@ class ApiConnection:
             text = start_of(chunks, LINE_BYTES_MAX).decode("utf-8", "replace")
             if not text.startswith(("{", "[")):
                 raise self._foreign(text)
-            yield self._whole_reply(text, request)
+            reply = json_object(text)  # one that was not streamed
+            if (problem := error_in(reply)) is not None:
+                raise self._reported(problem, request)
+            if "choices" not in reply:
+                raise self._foreign(text)
+            if not holds_choices(reply):
+                raise self.note_loss("its reply holds no answer")
+            whole, _ = piece_of(reply)
+            yield replace(whole, text=whole_characters(whole.text)[0])
             return
         half = ""
         finished = answers = False
@@ -221,18 +229,6 @@ class ApiConnection:
             raise self.note_loss("the reply broke off")
         if not answers:
             raise self.note_loss("its reply holds no answer")
-
-    def _whole_reply(self, text: str, request: dict[str, Any]) -> ChatPiece:
-        """Return the only piece of a reply that was not streamed."""
-        event = json_object(text)
-        if (error := error_in(event)) is not None:
-            raise self._reported(error, request)
-        if "choices" not in event:
-            raise self._foreign(text)
-        if not holds_choices(event):
-            raise self.note_loss("its reply holds no answer")
-        piece, _ = piece_of(event)
-        return replace(piece, text=whole_characters(piece.text)[0])
 
     def _reported(self, message: str, request: dict[str, Any]) -> ArrCocError | StreamError:
         """Return the error for one that the server reports within a reply, under a good status.

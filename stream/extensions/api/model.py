@@ -291,17 +291,15 @@ class ApiAnswerModel:
         elif request.checks:
             self._check_previous(request)
         elif request.question.part.checks:
-            self._check_next(request)
+            request.scores.append(yes_no_of(request.reply.text, request.reply.likely))
+            if len(request.scores) == len(request.question.part.checks):
+                self._end(request)
+            else:
+                self._reopen(
+                    request, self._yes_no_body(request.frames, request.question.part.checks[len(request.scores)])
+                )
         else:
             self._end(request)
-
-    def _check_next(self, request: OpenRequest) -> None:
-        """Note the score of a check, and request that of the next one, or end with the last."""
-        request.scores.append(yes_no_of(request.reply.text, request.reply.likely))
-        if len(request.scores) == len(request.question.part.checks):
-            self._end(request)
-        else:
-            self._reopen(request, self._yes_no_body(request.frames, request.question.part.checks[len(request.scores)]))
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""

@@ -44,7 +44,17 @@ class ApiTokens:
 def tokens_of(packet: TokenPacket | FramePacket) -> ApiTokens:
     """Return the tokens of a packet; all tiles of a whole frame. Raises OptionError for more than the plugin reads."""
     if isinstance(packet, FramePacket):
-        packet = _all_tiles(packet)
+        rows = packet.grid.rows
+        cols = packet.grid.cols
+        tiles = packet.image.reshape(rows, TILE_PX, cols, TILE_PX, 3).transpose(0, 2, 4, 1, 3)
+        row, col = np.divmod(np.arange(rows * cols, dtype=np.int32), np.int32(cols))
+        packet = TokenPacket(
+            stamp=packet.stamp,
+            grid=packet.grid,
+            regions=np.stack([np.zeros_like(row), row, col], axis=1).astype(np.int32),
+            relevance=packet.relevance.ravel(),
+            pixels=np.ascontiguousarray(tiles.reshape(-1, 3, TILE_PX, TILE_PX)),
+        )
     grid = packet.grid
     wide = grid.width_px / grid.padded_width_px
     tall = grid.height_px / grid.padded_height_px
@@ -93,18 +103,3 @@ def check_plugin(base: str, refusal: str) -> None:
             f"{PLUGIN} at {base} reads packets of version {match[1].strip(' ,')}, and this program sends version "
             f"{VERSION}; install the same versions at both"
         )
-
-
-def _all_tiles(packet: FramePacket) -> TokenPacket:
-    """Return a whole frame as all of its tiles."""
-    rows = packet.grid.rows
-    cols = packet.grid.cols
-    tiles = packet.image.reshape(rows, TILE_PX, cols, TILE_PX, 3).transpose(0, 2, 4, 1, 3)
-    row, col = np.divmod(np.arange(rows * cols, dtype=np.int32), np.int32(cols))
-    return TokenPacket(
-        stamp=packet.stamp,
-        grid=packet.grid,
-        regions=np.stack([np.zeros_like(row), row, col], axis=1).astype(np.int32),
-        relevance=packet.relevance.ravel(),
-        pixels=np.ascontiguousarray(tiles.reshape(-1, 3, TILE_PX, TILE_PX)),
-    )

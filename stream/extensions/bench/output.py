@@ -13,7 +13,7 @@ from arr_coc.errors import counted, of_counted
 from stream.config_loading import leaves
 from stream.display.progress import PlainConsole
 from stream.errors import OutputError
-from stream.extensions.bench.report import Report, Timeline
+from stream.extensions.bench.report import Report
 from stream.extensions.bench.series import ENOUGH_RUNS, Series, Spread, differences
 from stream.sources.address import shown_config
 
@@ -192,8 +192,21 @@ def _draw(figure: Any, series: Sequence[Series]) -> None:
     for part, variant, colour in zip(parts, series, SERIES_COLOURS, strict=False):
         latency, answers = part.subplots(2, 1, sharex=True, height_ratios=(5, 1))
         timeline = variant.middle_run().timeline
-        _draw_latency(latency, timeline, colour, largest_ms)
-        latency.set_title(_timeline_title(variant, len(series)))
+        latency.plot(timeline.ready_s, timeline.latency_ms, ".", markersize=3, color=colour, label="frame")
+        for index, at_s in enumerate(timeline.cuts_s):
+            latency.axvline(at_s, color=CUT, linewidth=1, linestyle="--", label=None if index else "cut")
+        if timeline.gaps_s:
+            count = sum(frames for _, frames in timeline.gaps_s)
+            places = [at_s for at_s, _ in timeline.gaps_s]
+            tops = np.full(len(places), 1.1 * largest_ms)
+            latency.plot(places, tops, "v", markersize=5, color=DROP, label=f"dropped: {count}")
+        latency.set(ylabel="frame latency, ms", ylim=(0, 1.2 * largest_ms or 1))
+        name = f"{variant.name}: " if len(series) > 1 else ""
+        if len(variant.runs) == 1:
+            runs = ""
+        else:
+            runs = f", the middle one of {counted(len(variant.runs), 'run')}"
+        latency.set_title(f"{name}latency of each frame{runs}")
         waits = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
         utterances = [(first, last - first) for _, first, last in timeline.answers_s]
         answers.broken_barh(waits, (0, 1), facecolors="silver", label="answer: to first token")
@@ -205,27 +218,6 @@ def _draw(figure: Any, series: Sequence[Series]) -> None:
     of_frames, of_answers = stages.subfigures(2, 1)
     _draw_stages(of_frames, series, FRAME_STAGES, "where a frame's time goes")
     _draw_stages(of_answers, series, ANSWER_STAGES, "where an answer's time goes")
-
-
-def _timeline_title(series: Series, count: int) -> str:
-    name = f"{series.name}: " if count > 1 else ""
-    if len(series.runs) == 1:
-        runs = ""
-    else:
-        runs = f", the middle one of {counted(len(series.runs), 'run')}"
-    return f"{name}latency of each frame{runs}"
-
-
-def _draw_latency(axes: Any, timeline: Timeline, colour: str, largest_ms: float) -> None:
-    axes.plot(timeline.ready_s, timeline.latency_ms, ".", markersize=3, color=colour, label="frame")
-    for index, at_s in enumerate(timeline.cuts_s):
-        axes.axvline(at_s, color=CUT, linewidth=1, linestyle="--", label=None if index else "cut")
-    if timeline.gaps_s:
-        count = sum(frames for _, frames in timeline.gaps_s)
-        places = [at_s for at_s, _ in timeline.gaps_s]
-        tops = np.full(len(places), 1.1 * largest_ms)
-        axes.plot(places, tops, "v", markersize=5, color=DROP, label=f"dropped: {count}")
-    axes.set(ylabel="frame latency, ms", ylim=(0, 1.2 * largest_ms or 1))
 
 
 def _draw_distribution(axes: Any, series: Sequence[Series]) -> None:

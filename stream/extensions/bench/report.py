@@ -186,6 +186,10 @@ def report(record: RunRecord, *, warmup_s: float = TRIM_S) -> Report:
     answers = [answer for answer in record.answers if answer.frame_index in captured_ns]
     summary = record.summary
     counted = record.statistics.snapshot()
+    largest: dict[str, float] = {}
+    for sample in record.memory:
+        for name, rss_bytes in sample.rss_bytes.items():
+            largest[name] = max(largest.get(name, 0.0), rss_bytes / BYTES_PER_MB)
     return Report(
         frames=len(frames),
         measured_frames=len(measured),
@@ -193,7 +197,7 @@ def report(record: RunRecord, *, warmup_s: float = TRIM_S) -> Report:
         ended=summary.ended if summary else "",
         latencies=(*_frame_latencies(measured), *_answer_latencies(answers, measured)),
         figures=(*_rates(measured, answers), *_memory(record), *_jitter_figures(measured, record.scheduled)),
-        memory_mb=_largest_of_each(record),
+        memory_mb=largest,
         counts={
             "answers": counted.answers,
             "unchanged": counted.unchanged,
@@ -298,14 +302,6 @@ def _memory(record: RunRecord) -> tuple[Metric, ...]:
         Metric("memory", max(total_mb, default=None), "MB", "largest RSS, summed over the processes"),
         Metric("memory slope", slope, "MB/h", "line through RSS since the first frame"),
     )
-
-
-def _largest_of_each(record: RunRecord) -> dict[str, float]:
-    largest: dict[str, float] = {}
-    for sample in record.memory:
-        for name, rss_bytes in sample.rss_bytes.items():
-            largest[name] = max(largest.get(name, 0.0), rss_bytes / BYTES_PER_MB)
-    return largest
 
 
 def _jitter_figures(frames: Frames, scheduled: bool) -> tuple[Metric, ...]:

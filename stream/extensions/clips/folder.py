@@ -98,7 +98,17 @@ class ClipFolder:
 
     def create(self, name: str) -> ClipFile:
         """Return a new file of that name, to be written. Raises OSError."""
-        self._list(name)
+        assert CLIP_NAME.fullmatch(name), name
+        # the manifest lists a file before it exists
+        descriptor = _open_own(MANIFEST, os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder_fd)
+        try:
+            size = os.fstat(descriptor).st_size
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
+            line = (b"\n" if is_torn else b"") + name.encode() + b"\n"
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
         file = ClipFile(self, name)
         self._open.add(file)
         return file
@@ -165,19 +175,16 @@ class ClipFolder:
         names = set(read_manifest(self.path))
         for name in names & {whole_name(part) for part in os.listdir(self.folder_fd)}:
             with suppress(OSError):
-                self._finish_part(name)
+                unfinished = part_of(name)
+                with os.fdopen(_open_own(unfinished, os.O_RDWR, self.folder_fd), "r+b") as file:
+                    length = whole_length(file) if name.endswith(VIDEO) else 0
+                    file.truncate(length)
+                if length and not _exists(name, self.folder_fd):
+                    os.rename(unfinished, name, src_dir_fd=self.folder_fd, dst_dir_fd=self.folder_fd)
+                else:
+                    os.unlink(unfinished, dir_fd=self.folder_fd)
         with suppress(OSError):
             os.unlink(MANIFEST + PART, dir_fd=self.folder_fd)
-
-    def _finish_part(self, name: str) -> None:
-        part = part_of(name)
-        with os.fdopen(_open_own(part, os.O_RDWR, self.folder_fd), "r+b") as file:
-            length = whole_length(file) if name.endswith(VIDEO) else 0
-            file.truncate(length)
-        if length and not _exists(name, self.folder_fd):
-            os.rename(part, name, src_dir_fd=self.folder_fd, dst_dir_fd=self.folder_fd)
-        else:
-            os.unlink(part, dir_fd=self.folder_fd)
 
     def _read(self) -> None:
         """Read the manifest; forget the names of files that are gone."""
@@ -201,19 +208,6 @@ class ClipFolder:
             os.close(_open_own(MANIFEST, os.O_RDONLY, self.folder_fd))
             return True
         return False
-
-    def _list(self, name: str) -> None:
-        """Append a name to the manifest. Raises OSError."""
-        assert CLIP_NAME.fullmatch(name), name
-        descriptor = _open_own(MANIFEST, os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder_fd)
-        try:
-            size = os.fstat(descriptor).st_size
-            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
-            line = (b"\n" if is_torn else b"") + name.encode() + b"\n"
-            if os.write(descriptor, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(descriptor)
 
     def _delete(self, name: str) -> None:
         """Delete a file of the manifest; one that is no longer a regular file stays."""

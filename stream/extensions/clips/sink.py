@@ -96,7 +96,14 @@ class ClipSink(ReportingSink):
             for video in list(self._videos):
                 self._advance(video, [event])
         elif isinstance(event, FrameReady):
-            self._pass_time(event.pts_s)
+            # end the videos whose fragments do not come
+            for overdue in list(self._videos):
+                if event.pts_s > overdue.until_s + OVERDUE_S:
+                    self._finish(overdue)
+            if self._now_s() - self._aged_s > AGE_EVERY_S:
+                self._aged_s = self._now_s()
+                with suppress(OSError):
+                    self._folder.delete_old()
         elif isinstance(event, AskedPicture):
             self._pictures[event.frame_index] = event
             if len(self._pictures) > PICTURES_MAX:
@@ -201,16 +208,6 @@ class ClipSink(ReportingSink):
             file.discard()
             raise
         return file.finish()
-
-    def _pass_time(self, now_s: float) -> None:
-        """End videos whose fragments do not come, and delete old files from time to time."""
-        for video in list(self._videos):
-            if now_s > video.until_s + OVERDUE_S:
-                self._finish(video)
-        if self._now_s() - self._aged_s > AGE_EVERY_S:
-            self._aged_s = self._now_s()
-            with suppress(OSError):
-                self._folder.delete_old()
 
     def _stem(self, match: Match) -> str:
         """Return a name for the files of a match: with the local time of a live source, with media time of others."""

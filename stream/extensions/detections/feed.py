@@ -116,7 +116,14 @@ class ThingTracker:
 
     def update(self, detections: DetectedBoxes, captured_ns: int) -> None:
         """Move each known thing to its newest box, the one that overlaps most, and add the others as new."""
-        labels = self._numbers_of(detections.labels)
+        # each label has a number; labels that are gone lose theirs once there are many
+        if len(self._numbers) > 2 * TRACKS_MAX:
+            live_numbers = set(self._labels.tolist())
+            self._numbers = {label: number for label, number in self._numbers.items() if number in live_numbers}
+        first = max(self._numbers.values(), default=-1) + 1
+        for label in detections.labels:
+            first += self._numbers.setdefault(label, first) == first
+        labels = np.array([self._numbers[label] for label in detections.labels], np.int64)
         overlaps = _overlaps(detections.boxes, self._boxes) * (labels[:, None] == self._labels)
         new = []
         for at, row in enumerate(overlaps):
@@ -133,16 +140,6 @@ class ThingTracker:
         self.checked = np.concatenate([self.checked, np.zeros(len(new), bool)])
         if len(self._seen_ns) > TRACKS_MAX:
             self._choose(np.sort(np.argsort(self._seen_ns, kind="stable")[-TRACKS_MAX:]))
-
-    def _numbers_of(self, labels: tuple[str, ...]) -> npt.NDArray[np.int64]:
-        """Return a number for each label; labels that are gone lose theirs once there are many."""
-        if len(self._numbers) > 2 * TRACKS_MAX:
-            live_numbers = set(self._labels.tolist())
-            self._numbers = {label: number for label, number in self._numbers.items() if number in live_numbers}
-        first = max(self._numbers.values(), default=-1) + 1
-        for label in labels:
-            first += self._numbers.setdefault(label, first) == first
-        return np.array([self._numbers[label] for label in labels], np.int64)
 
     def _choose(self, indices: npt.NDArray[np.intp]) -> None:
         self._boxes = self._boxes[indices]
@@ -195,7 +192,12 @@ class DetectionFeed:
         name = self._address.name
         now_ns = self._clock.now_ns()
         notices: list[Event] = []
-        is_new_epoch = self._begin_epoch(stamp)
+        is_new_epoch = self._epoch is not None and stamp.epoch != self._epoch
+        if is_new_epoch:
+            self._newest = None
+            self._epoch_ns = stamp.capture_ns
+            self._tracker.forget()  # what has the same label in the same place is another thing
+        self._epoch = stamp.epoch
         if self._receiver.is_lost and now_ns - self._connected_ns >= RECONNECT_NS:
             text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
             notices += self._notice(DETECTIONS_LOST, text)
@@ -249,16 +251,6 @@ class DetectionFeed:
     def mark_looked(self) -> None:
         """The newest frame is being checked: the things in it are no longer new to checks."""
         self._tracker.checked[:] = True
-
-    def _begin_epoch(self, stamp: FrameStamp) -> bool:
-        """Forget boxes and things if another epoch begins with this frame; return whether one does."""
-        is_new_epoch = self._epoch is not None and stamp.epoch != self._epoch
-        if is_new_epoch:
-            self._newest = None
-            self._epoch_ns = stamp.capture_ns
-            self._tracker.forget()  # what has the same label in the same place is another thing
-        self._epoch = stamp.epoch
-        return is_new_epoch
 
     def _take(self, detections: DetectedBoxes, now_ns: int) -> None:
         """Take a message, unless it is stale, older than the newest, or of an earlier epoch."""

@@ -17,10 +17,7 @@ from stream.extensions.doctor.gpu_check import DEFAULT_FILE, check_gpu
 from stream.untrusted import CLIENTS_MAX
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from stream.config import Config
-    from stream.extensions.doctor.examination import DiagnosticCheck
     from stream.sources.cameras import Camera, CameraMode
 
 
@@ -135,6 +132,9 @@ def _as_lines(config: Config, streams: int) -> bool:
 
 def _at_terminal(config: Config, streams: int) -> bool:
     """Print a row for each check, as soon as it is made; below them, the part that is checked at the moment."""
+    from rich.table import Table
+    from rich.text import Text
+
     from stream.display.progress import PlainConsole
 
     console = PlainConsole()
@@ -144,20 +144,13 @@ def _at_terminal(config: Config, streams: int) -> bool:
         checks = []
         for check in examine(config, streams, lambda part: status.update(f"checking {part}")):
             checks.append(check)
-            console.print(_row(check))
+            finding = Text(check.found)
+            if check.remedy:
+                finding.append(f"\n→ {check.remedy}", style="bold")
+            row = Table.grid(padding=(0, 2, 0, 0))
+            row.add_column(width=STATE_WIDTH, no_wrap=True)
+            row.add_column(width=PART_WIDTH, no_wrap=True)
+            row.add_column(overflow="fold")
+            row.add_row(Text(check.state, style=STYLES[check.state]), check.part, finding)
+            console.print(row)
     return all_needed_work(checks)
-
-
-def _row(check: DiagnosticCheck) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    finding = Text(check.found)
-    if check.remedy:
-        finding.append(f"\n→ {check.remedy}", style="bold")
-    row = Table.grid(padding=(0, 2, 0, 0))
-    row.add_column(width=STATE_WIDTH, no_wrap=True)
-    row.add_column(width=PART_WIDTH, no_wrap=True)
-    row.add_column(overflow="fold")
-    row.add_row(Text(check.state, style=STYLES[check.state]), check.part, finding)
-    return row

@@ -225,7 +225,13 @@ def _run_all(
     if vllm is None:
         server = None
     else:
-        server = _server_of(cameras, vllm)
+        from stream.extensions.fleet.vllm import VllmServer
+
+        configs = [camera.config for camera in cameras if camera.config.value("api.url") == vllm.place.url]
+        if configs:
+            server = VllmServer(configs, vllm.settings, vllm.place)
+        else:
+            server = None
 
     captions = not any(STDOUT in camera.config.output.paths for camera in cameras)
     display = open_display([camera.name for camera in cameras], captions=captions, watch_options=watch_options)
@@ -243,16 +249,6 @@ def _run_all(
             return _answered(fleet, server, display)
     finally:
         display.close()
-
-
-def _server_of(cameras: Sequence[NamedCamera], vllm: VllmChoice) -> VllmServer | None:
-    """Return the vLLM server of the cameras that name its address; None if none does. Raises ConfigError."""
-    from stream.extensions.fleet.vllm import VllmServer
-
-    configs = [camera.config for camera in cameras if camera.config.value("api.url") == vllm.place.url]
-    if configs:
-        return VllmServer(configs, vllm.settings, vllm.place)
-    return None
 
 
 def _answered(fleet: Fleet, server: VllmServer | None, display: Display) -> list[CameraOutcome]:

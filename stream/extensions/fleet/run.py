@@ -125,7 +125,13 @@ class Fleet:
             }
             for thread in threads.values():
                 thread.start()
-            self._supervise(threads)
+            # restarts of answer processes are shown until every camera has ended
+            while running := [name for name, thread in threads.items() if thread.is_alive()]:
+                for restarts in self._restarts:
+                    while restarts:
+                        restarted = restarts.popleft()
+                        self._display.show_note(f"restarting {restarted.process}: {restarted.cause}")
+                threads[running[0]].join(POLL_S)
         if self._reader_gone is not None:
             raise self._reader_gone
         return [self._outcomes[camera.name] for camera in self._cameras]
@@ -151,15 +157,6 @@ class Fleet:
         opening = SharedOpening(configs, self._monitors, self._refused, self.processes)
         for sink_type in self._shared_types:
             self._shared.append(stack.enter_context(closing(sink_type.open_shared(opening))))
-
-    def _supervise(self, threads: dict[str, threading.Thread]) -> None:
-        """Show the restarts of answer processes until every camera has ended."""
-        while running := [name for name, thread in threads.items() if thread.is_alive()]:
-            for restarts in self._restarts:
-                while restarts:
-                    restarted = restarts.popleft()
-                    self._display.show_note(f"restarting {restarted.process}: {restarted.cause}")
-            threads[running[0]].join(POLL_S)
 
     def _watch(self, camera: NamedCamera) -> None:
         """Run one camera to its end, in a separate thread."""

@@ -35,7 +35,7 @@ from stream.sinks.base import Sink
 from stream.sinks.detections import placed
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
-from stream.transport import PictureReceiver, Transport
+from stream.transport import Transport
 from stream.untrusted import printable
 
 CLOCK_HZ = 90_000
@@ -103,7 +103,12 @@ class HeatmapSink(Sink):
         elif isinstance(event, Glance) and event.slot is not None:
             self._film.replace(self._find_run().take_overlay(event.slot))
         elif isinstance(event, FrameReady):
-            self._follow(event)
+            if self._live is None:
+                endpoint = self._find_run().picture_endpoints.heatmap
+                if endpoint is None:
+                    return
+                self._live = _LiveFrames(endpoint, self._film, self._layers)
+            self._live.note(event)
 
     def close(self) -> None:
         live = self._live
@@ -116,15 +121,6 @@ class HeatmapSink(Sink):
         if live is not None and self._film.frames < live.frames:
             share = of_counted(self._film.frames, live.frames, "frame")
             log.warning("heat map: %s drawn; the others came while one was being drawn", share)
-
-    def _follow(self, event: FrameReady) -> None:
-        """Add the event of a live frame; its picture is received separately, or not at all."""
-        if self._live is None:
-            endpoint = self._find_run().picture_endpoints.heatmap
-            if endpoint is None:
-                return
-            self._live = _LiveFrames(endpoint, self._film, self._layers)
-        self._live.note(event)
 
 
 class _Film:
@@ -219,22 +215,19 @@ class _LiveFrames:
         with closing(Transport()) as transport:
             try:
                 with closing(transport.picture_receiver(self._endpoint)) as receiver:
-                    self._draw_all(receiver)
+                    request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
+                    receiver.request(request)
+                    while not self._stop.is_set():
+                        # longest single wait for a picture; after it, the request is repeated
+                        message = (receiver.receive(250) or {}).get(INSPECTION)
+                        if message is not None:
+                            self._draw(read_inspection(message))
+                        receiver.request(request)
             except (TransportError, OutputError) as error:
                 if isinstance(error, OutputError):
                     self._error = error
                 else:
                     self._error = OutputFailed(f"no heat map: {error}")
-
-    def _draw_all(self, receiver: PictureReceiver) -> None:
-        request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
-        receiver.request(request)
-        while not self._stop.is_set():
-            # longest single wait for a picture; after it, the request is repeated
-            message = (receiver.receive(250) or {}).get(INSPECTION)
-            if message is not None:
-                self._draw(read_inspection(message))
-            receiver.request(request)
 
     def _draw(self, inspection: ReadInspection) -> None:
         index = inspection.head["frame_index"]

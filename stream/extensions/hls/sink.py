@@ -167,7 +167,10 @@ class HlsSink(Sink):
             self._write_master()
 
     def _add(self, event: SegmentWritten) -> None:
-        self._begin()
+        if not self._number and (self._folder / CAPTIONS_PLAYLIST).exists():  # files of an earlier run
+            for playlist in (self._master.name, VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
+                self._remove(playlist)
+            self._remove_all(LISTED)
         if event.header != self._header[0]:
             name = f"header-{self._number:05}.mp4"
             self._rename(event.header, name)
@@ -188,15 +191,6 @@ class HlsSink(Sink):
         self._segments.append(segment)
         self._longest_s = max(self._longest_s, segment.duration_s)
         self._number += 1
-
-    def _begin(self) -> None:
-        """Remove the files of an earlier run before the first segment of this one."""
-        if self._number:
-            return
-        if (self._folder / CAPTIONS_PLAYLIST).exists():
-            for playlist in (self._master.name, VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
-                self._remove(playlist)
-            self._remove_all(LISTED)
 
     def _write_playlists(self) -> None:
         state = PlaylistState(

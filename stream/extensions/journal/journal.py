@@ -216,7 +216,16 @@ class Journal(Continuation):
         identity = next(records, None)
         if identity is None:
             raise ValueError
-        _compare(self.path, msgspec.msgpack.decode(identity, type=_Identity).identity, self.identity)
+        previous = msgspec.msgpack.decode(identity, type=_Identity).identity
+        differences = [name for name in {**self.identity, **previous} if previous.get(name) != self.identity.get(name)]
+        if differences:
+            name = differences[0]
+            others = len(differences) - 1
+            also = f" (and {others} more differ)" if others else ""
+            raise ResumeError(
+                f"{str(self.path)!r} is of a run with {name} {previous.get(name, 'unset')}, and this one has "
+                f"{self.identity.get(name, 'unset')}{also}; give the same, or {AFRESH}"
+            )
         for record in records:
             entry = _entry(record)
             self._entries[entry.event.answer] = entry
@@ -244,20 +253,6 @@ def _entry(data: bytes) -> RecalledAnswer:
 
 def _feedback_of(record: _FeedbackRecord | None) -> Feedback | None:
     return None if record is None else record.feedback()
-
-
-def _compare(path: Path, previous: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Compare two runs. Raises ResumeError, which names the first difference."""
-    differences = [name for name in {**current, **previous} if previous.get(name) != current.get(name)]
-    if not differences:
-        return
-    name = differences[0]
-    others = len(differences) - 1
-    also = f" (and {others} more differ)" if others else ""
-    raise ResumeError(
-        f"{str(path)!r} is of a run with {name} {previous.get(name, 'unset')}, and this one has "
-        f"{current.get(name, 'unset')}{also}; give the same, or {AFRESH}"
-    )
 
 
 def journal_path(output: str) -> Path:
@@ -322,7 +317,10 @@ def _obstacle(config: Config) -> str | None:
     pipeline = config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
-    if any(path == STDOUT or _is_folder(path) for path in paths):
+    if any(
+        path == STDOUT or path_form(path) != "file" or (os.path.exists(path) and not os.path.isfile(path))
+        for path in paths
+    ):
         return "--resume needs outputs that are ordinary files"
     if config.capture.realtime:
         return "--resume is incompatible with --realtime: a run in real time is different each time"
@@ -343,11 +341,6 @@ def _obstacle(config: Config) -> str | None:
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None
-
-
-def _is_folder(path: str) -> bool:
-    """Return True if an output is, or will be, something other than a file."""
-    return path_form(path) != "file" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def _exists(address: str) -> bool:

@@ -66,7 +66,13 @@ class EpisodeAddress:
         place, _, choice = text.rpartition("#") if "#" in text else (text, "", "")
         if not place:
             raise SourceNotFound(f"{address} names no folder; write {EXAMPLE}")
-        fields = _choice(address, choice)
+        try:
+            pairs = parse_qsl(choice, keep_blank_values=True, strict_parsing=bool(choice))
+        except ValueError:
+            pairs = [("", choice)]
+        fields = dict(pairs)
+        if len(fields) < len(pairs) or not set(fields) <= {"episode", "camera"}:
+            raise SourceError(f"{address} has {choice!r} behind the #; write {EXAMPLE}")
         folder = Path(place).expanduser()
         info = _info(folder)
         key = _camera(folder, info, fields.get("camera"))
@@ -105,18 +111,6 @@ class EpisodeAddress:
             raise SourceNotFound(f"{video}, which holds episode {self.episode}, does not exist; {AGAIN}")
         name = f"{LEROBOT_PREFIX}{self.folder}#episode={self.episode}&camera={_short(self.key)}"
         return Episode(name, video, from_s, to_s, frames, self.fps)
-
-
-def _choice(address: str, text: str) -> dict[str, str]:
-    """Parse the text behind the `#`. Raises SourceError for anything but an episode and a camera."""
-    try:
-        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
-    except ValueError:
-        pairs = [("", text)]
-    fields = dict(pairs)
-    if len(fields) < len(pairs) or not set(fields) <= {"episode", "camera"}:
-        raise SourceError(f"{address} has {text!r} behind the #; write {EXAMPLE}")
-    return fields
 
 
 def _info(folder: Path) -> dict[str, Any]:

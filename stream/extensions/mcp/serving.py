@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecuritySettings
 
-from stream.clock import Clock, MonotonicClock
+from stream.clock import MonotonicClock
 from stream.http.guard import ConnectionGuard
 from stream.http.server import GuardedServer, default_limits
 
@@ -133,10 +133,10 @@ class SessionGate:
     client of a session that was ended gets 404, and opens another one, as the protocol says.
     """
 
-    def __init__(self, application: Application, sessions_max: int, clock: Clock | None = None) -> None:
+    def __init__(self, application: Application, sessions_max: int) -> None:
         self._application = application
         self._sessions_max = sessions_max
-        self._clock = clock or MonotonicClock()
+        self._clock = MonotonicClock()
         self._sessions: dict[bytes, _Session] = {}
         self._opening = 0
 
@@ -180,19 +180,16 @@ class SessionGate:
             await send(message)
 
         if is_opening:
-            await self._make_room(scope)
+            # those with requests under way are ended only if there are no others
+            while self._sessions and len(self._sessions) + self._opening >= self._sessions_max:
+                idlest = min(self._sessions, key=self._idleness)
+                del self._sessions[idlest]
+                await self._end(idlest, scope)
         self._opening += is_opening
         try:
             await self._application(scope, replay, note)
         finally:
             self._opening -= is_opening
-
-    async def _make_room(self, scope: Scope) -> None:
-        """End sessions until one more fits; those with requests under way only if there are no others."""
-        while self._sessions and len(self._sessions) + self._opening >= self._sessions_max:
-            session_id = min(self._sessions, key=self._idleness)
-            del self._sessions[session_id]
-            await self._end(session_id, scope)
 
     def _idleness(self, session_id: bytes) -> tuple[int, int]:
         session = self._sessions[session_id]

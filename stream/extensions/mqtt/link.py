@@ -98,7 +98,18 @@ class MqttLink(BackgroundSender[MqttMessage]):
                 self.put_first(list(self._retained.values()))
                 self._first_attempt.set()
                 self.reached(steady=False)
-                self._exchange(session)
+                next_s = time.monotonic()
+                while not self.ending or len(self.outbox) or session.busy:
+                    if time.monotonic() >= next_s:
+                        next_s = time.monotonic() + self._figures_every_s
+                        for figures in self._figures():
+                            self.put(figures)
+                    if not session.busy:
+                        for message in self.take(wait_s=0.0):
+                            session.send(message)
+                    # The wait is for the broker's messages as well: a pipe in it brings news of the outbox.
+                    session.step(self._woken, 1.0 if session.busy or not len(self.outbox) else 0)
+                session.leave()
         except BrokerRefuses as error:
             if self._first_attempt.is_set():
                 raise Unreachable(str(error)) from error
@@ -107,21 +118,6 @@ class MqttLink(BackgroundSender[MqttMessage]):
             self._first_attempt.set()
             if time.monotonic() - since_s > STEADY_S:
                 self.failures = 0
-
-    def _exchange(self, session: BrokerSession) -> None:
-        """Send messages until the link is closed and all are sent. Raises BrokerLost."""
-        next_s = time.monotonic()
-        while not self.ending or len(self.outbox) or session.busy:
-            if time.monotonic() >= next_s:
-                next_s = time.monotonic() + self._figures_every_s
-                for figures in self._figures():
-                    self.put(figures)
-            if not session.busy:
-                for message in self.take(wait_s=0.0):
-                    session.send(message)
-            # The wait is for the broker's messages as well: a pipe in it brings news of the outbox.
-            session.step(self._woken, 1.0 if session.busy or not len(self.outbox) else 0)
-        session.leave()
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # already woken

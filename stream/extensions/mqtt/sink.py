@@ -43,9 +43,6 @@ from stream.http.address import parse_address
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink, program_version
 
-UNTIL = "until"
-"""Name of the watch of `--until`."""
-
 QUESTIONS_A_SECOND = 2.0
 QUESTIONS_AT_ONCE = 4.0
 
@@ -139,7 +136,11 @@ class MqttSink(Sink):
     def write(self, event: Event) -> None:
         self._send_state()
         if isinstance(event, Answer):
-            self._send_answer(event)
+            # not twice in a row with the same text and fields
+            content = event.query, event.text, event.fields
+            if content != self._answer:
+                self._answer = content
+                self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
         elif isinstance(event, Detections):
             self.link.put(MqttMessage(self.topics.detections, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
@@ -180,13 +181,6 @@ class MqttSink(Sink):
             return False
         self._sent_s[topic] = now_s
         return True
-
-    def _send_answer(self, answer: Answer) -> None:
-        """Send an answer unless it has the text and fields of the one before."""
-        content = answer.query, answer.text, answer.fields
-        if content != self._answer:
-            self._answer = content
-            self.link.put(MqttMessage(self.topics.answer, encode_event(answer).encode()))
 
     def _send_picture(self) -> None:
         """Send the newest picture unless it was sent."""

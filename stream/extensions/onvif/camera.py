@@ -138,7 +138,12 @@ def _request_uri(client: SoapClient, target: OnvifAddress, transport: str, name:
         return client.call(path, request, port=port)
 
     profile = _select_profile(_profiles(media(f'<GetProfiles xmlns="{MEDIA}"/>')), target.profile, name)
-    reply = media(_stream_request(profile.token, transport))
+    protocol = "UDP" if transport == "udp" else "RTSP"
+    reply = media(
+        f'<GetStreamUri xmlns="{MEDIA}"><StreamSetup><Stream xmlns="{SCHEMA}">RTP-Unicast</Stream>'
+        f'<Transport xmlns="{SCHEMA}"><Protocol>{protocol}</Protocol></Transport></StreamSetup>'
+        f"<ProfileToken>{escape(profile.token)}</ProfileToken></GetStreamUri>"
+    )
     uri = next((text.text.strip() for text in reply.iter(f"{{{SCHEMA}}}Uri") if text.text), "")
     return _with_credentials(uri, target, name)
 
@@ -210,15 +215,6 @@ def _select_profile(profiles: list[MediaProfile], choice: str | None, name: str)
             return profile
     choices = "; ".join(f"{number}: {profile.name} ({profile.picture})" for number, profile in enumerate(profiles))
     raise SourceError(f"{name} has no profile {choice!r}; there is {choices}")
-
-
-def _stream_request(token: str, transport: str) -> str:
-    protocol = "UDP" if transport == "udp" else "RTSP"
-    return (
-        f'<GetStreamUri xmlns="{MEDIA}"><StreamSetup><Stream xmlns="{SCHEMA}">RTP-Unicast</Stream>'
-        f'<Transport xmlns="{SCHEMA}"><Protocol>{protocol}</Protocol></Transport></StreamSetup>'
-        f"<ProfileToken>{escape(token)}</ProfileToken></GetStreamUri>"
-    )
 
 
 def _with_credentials(uri: str, target: OnvifAddress, name: str) -> str:

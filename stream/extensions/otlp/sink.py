@@ -22,7 +22,7 @@ from stream.extension import SinkOpening
 from stream.extension.registry import model_type_of
 from stream.extensions.otlp.endpoint import traces_url
 from stream.extensions.otlp.section import OtlpSection
-from stream.extensions.otlp.spans import AnswerTrace, FrameTimes
+from stream.extensions.otlp.spans import FrameTimes
 from stream.sinks.base import Sink, program_version
 from stream.sources.address import redacted
 from stream.untrusted import printable
@@ -83,7 +83,19 @@ class OtlpSink(Sink):
             trace = self._times.trace(event, time.monotonic_ns())
             if trace is not None:
                 self._answers += 1
-                self._send(trace, event)
+                unix_ns = time.time_ns() - time.monotonic_ns()
+                root = self._tracer.start_span(
+                    f"chat {self._model}",
+                    kind=SpanKind.CLIENT,
+                    attributes=self._attributes(event),
+                    start_time=trace.total.start_ns + unix_ns,
+                )
+                context = set_span_in_context(root)
+                for part in trace.parts:
+                    span = self._tracer.start_span(part.name, context, start_time=part.start_ns + unix_ns)
+                    span.end(part.end_ns + unix_ns)
+                root.add_event("first text", timestamp=trace.first_text_ns + unix_ns)
+                root.end(trace.total.end_ns + unix_ns)
 
     def close(self) -> None:
         if not self._open:
@@ -97,22 +109,6 @@ class OtlpSink(Sink):
         if self._exporter.answers < self._answers:
             share = of_counted(self._exporter.answers, self._answers, "trace")
             logs.say(f"note: {share} reached the collector at {self._exporter.url}", "warning", event="otlp")
-
-    def _send(self, trace: AnswerTrace, answer: AnswerPoint) -> None:
-        """Send the spans of an answer, with their original times."""
-        unix_ns = time.time_ns() - time.monotonic_ns()
-        root = self._tracer.start_span(
-            f"chat {self._model}",
-            kind=SpanKind.CLIENT,
-            attributes=self._attributes(answer),
-            start_time=trace.total.start_ns + unix_ns,
-        )
-        context = set_span_in_context(root)
-        for part in trace.parts:
-            span = self._tracer.start_span(part.name, context, start_time=part.start_ns + unix_ns)
-            span.end(part.end_ns + unix_ns)
-        root.add_event("first text", timestamp=trace.first_text_ns + unix_ns)
-        root.end(trace.total.end_ns + unix_ns)
 
     def _attributes(self, answer: AnswerPoint) -> dict[str, str | int | float | bool]:
         """Return the attributes of an answer: the semantic conventions for generative AI, and this program's own."""

@@ -55,7 +55,15 @@ def retain(connection: sqlite3.Connection, limits: Limits, now_ms: int, records_
             if limits.max_days is not None and with_age:
                 _delete_moments(connection, round(now_ms - limits.max_days * DAY_MS), portion)
             if limits.max_mib is not None and over:
-                _shrink(connection, limits.max_mib * MIB, portion)
+                # a number whatever the rows hold
+                ((pictures,),) = connection.execute("SELECT total(picture_bytes) FROM total")
+                if pictures > limits.max_mib * MIB * PICTURES_SHARE:
+                    connection.execute(
+                        "DELETE FROM picture WHERE moment IN (SELECT moment FROM picture ORDER BY moment LIMIT ?)",
+                        (portion,),
+                    )
+                else:
+                    _delete_moments(connection, None, portion)
             connection.execute(
                 "DELETE FROM run WHERE id IN (SELECT id FROM run WHERE began_ms < ? AND NOT EXISTS "
                 "(SELECT 1 FROM moment WHERE moment.run = run.id) LIMIT ?)",
@@ -76,16 +84,6 @@ def _oldest_ms(connection: sqlite3.Connection) -> float:
         "SELECT min(unix_ms) FROM moment WHERE unix_ms BETWEEN ? AND ?", (-UNIX_MS_MAX, UNIX_MS_MAX)
     )
     return float("inf") if oldest is None else float(oldest)
-
-
-def _shrink(connection: sqlite3.Connection, size_bytes: float, portion: int) -> None:
-    ((pictures,),) = connection.execute("SELECT total(picture_bytes) FROM total")  # a number whatever the rows hold
-    if pictures > size_bytes * PICTURES_SHARE:
-        connection.execute(
-            "DELETE FROM picture WHERE moment IN (SELECT moment FROM picture ORDER BY moment LIMIT ?)", (portion,)
-        )
-    else:
-        _delete_moments(connection, None, portion)
 
 
 def _delete_moments(connection: sqlite3.Connection, before_ms: int | None, portion: int) -> None:

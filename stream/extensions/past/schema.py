@@ -99,7 +99,7 @@ def connect_writer(path: str) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             with transaction(connection):
                 if not _is_ours(connection, path):  # another run may have been sooner
-                    for statement in _statements(TABLES):
+                    for statement in _statements():
                         connection.execute(statement)
                     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -195,7 +195,7 @@ def limit_time(connection: sqlite3.Connection, limit_s: float) -> None:
 def _own_schema() -> frozenset[tuple[object, ...]]:
     """Return the rows of the schema of a new file."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for statement in _statements(TABLES):
+        for statement in _statements():
             connection.execute(statement)
         return frozenset(connection.execute(SCHEMA_QUERY))
 
@@ -224,11 +224,11 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
     return True
 
 
-def _statements(script: str) -> list[str]:
-    """Return the statements of a script: `executescript` would commit the transaction that it runs in."""
+def _statements() -> list[str]:
+    """Return the statements of `TABLES`: `executescript` would commit the transaction that it runs in."""
     statements = []
     rest = ""
-    for line in script.splitlines(keepends=True):
+    for line in TABLES.splitlines(keepends=True):
         rest += line
         if sqlite3.complete_statement(rest):
             statements.append(rest)

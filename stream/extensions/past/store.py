@@ -94,7 +94,14 @@ class PastStore:
         row = self._row(run)
         if row is None:
             if run.continues:
-                self._remove_interrupted(run)
+                # this run repeats the newest one of this camera and source if that was interrupted
+                last = self._connection.execute(
+                    "SELECT id, outcome FROM run WHERE camera = ? AND source = ? ORDER BY id DESC LIMIT 1",
+                    (run.camera, run.source),
+                ).fetchone()
+                if last is not None and last[1] != "finished":
+                    self._connection.execute("DELETE FROM moment WHERE run = ?", (last[0],))
+                    self._connection.execute("DELETE FROM run WHERE id = ?", (last[0],))
             self._connection.execute(
                 "INSERT INTO run (key, camera, source, model, began_ms) VALUES (?, ?, ?, ?, ?)",
                 (run.key, run.camera, run.source, run.model, run.began_ms),
@@ -106,13 +113,3 @@ class PastStore:
     def _row(self, run: PastRun) -> int | None:
         row = self._connection.execute("SELECT id FROM run WHERE key = ?", (run.key,)).fetchone()
         return None if row is None else int(row[0])
-
-    def _remove_interrupted(self, run: PastRun) -> None:
-        """Delete the newest run of this camera and source if it was interrupted: this one repeats it."""
-        last = self._connection.execute(
-            "SELECT id, outcome FROM run WHERE camera = ? AND source = ? ORDER BY id DESC LIMIT 1",
-            (run.camera, run.source),
-        ).fetchone()
-        if last is not None and last[1] != "finished":
-            self._connection.execute("DELETE FROM moment WHERE run = ?", (last[0],))
-            self._connection.execute("DELETE FROM run WHERE id = ?", (last[0],))

@@ -120,7 +120,13 @@ class PastWriter(BackgroundSender[Record]):
         """
         batch = [self._prepare(record) if isinstance(record, Moment) else record for record in batch]
         try:
-            store = self._opened()
+            # opened anew if its file was removed or replaced
+            if self._store is not None and self._file != _identity(self.path):
+                self._close_store()
+            if self._store is None:
+                self._store = PastStore(self.path, self._limits)
+                self._file = _identity(self.path)
+            store = self._store
             if batch:
                 store.write(batch)
             count = len(batch)
@@ -139,15 +145,6 @@ class PastWriter(BackgroundSender[Record]):
                 self.lost(reason, each_reason=True)
             raise Unreachable from error
         self.reached()
-
-    def _opened(self) -> PastStore:
-        """Return the store; opened anew if its file was removed or replaced."""
-        if self._store is not None and self._file != _identity(self.path):
-            self._close_store()
-        if self._store is None:
-            self._store = PastStore(self.path, self._limits)
-            self._file = _identity(self.path)
-        return self._store
 
     def _close_store(self) -> None:
         if self._store is not None:

@@ -16,7 +16,7 @@ from stream.untrusted import printable
 
 if TYPE_CHECKING:
     from stream.events import Event
-    from stream.extensions.record.replay import ReplayedAnswer, ReplayedYesNo, ReplaySummary
+    from stream.extensions.record.replay import ReplayedAnswer, ReplayedYesNo
 
 
 def replay(
@@ -79,7 +79,20 @@ def text_lines(event: Event) -> list[str]:
     from stream.extensions.record.replay import ReplayedAnswer, ReplayedGlance, ReplayedYesNo, ReplaySummary
 
     if isinstance(event, ReplaySummary):
-        return [_total(event)]
+        parts = []
+        for count, noun in ((event.answers, "answer"), (event.looks, "look"), (event.glances, "glance")):
+            if count:
+                parts.append(counted(count, noun))
+        if event.first_s is None:
+            parts.append("all the same")
+        else:
+            parts.append(f"{event.differing} differ, the first at {clock_text(event.first_s)}")
+        parts.append(f"of {counted(event.frames, 'frame')}")
+        if event.recorded is not None:
+            from stream.display.text import dropped_text
+
+            parts += [dropped_text(event.recorded.dropped)] if event.recorded.dropped else []
+        return [", ".join(parts)]
     if isinstance(event, ReplayedAnswer):
         return _compared(event, printable(event.text), printable(event.recorded))
     if isinstance(event, ReplayedYesNo):
@@ -95,21 +108,3 @@ def _compared(event: ReplayedAnswer | ReplayedYesNo, replay_text: str, recorded_
     if event.same:
         return [f"{at}  same      {replay_text}"]
     return [f"{at}  differs   {replay_text}", f"{'':{len(at)}}  recorded  {recorded_text}"]
-
-
-def _total(summary: ReplaySummary) -> str:
-    """Return the numbers of answers replayed and differing, and of frames and drops of the run."""
-    parts = []
-    for count, noun in ((summary.answers, "answer"), (summary.looks, "look"), (summary.glances, "glance")):
-        if count:
-            parts.append(counted(count, noun))
-    if summary.first_s is None:
-        parts.append("all the same")
-    else:
-        parts.append(f"{summary.differing} differ, the first at {clock_text(summary.first_s)}")
-    parts.append(f"of {counted(summary.frames, 'frame')}")
-    if summary.recorded is not None:
-        from stream.display.text import dropped_text
-
-        parts += [dropped_text(summary.recorded.dropped)] if summary.recorded.dropped else []
-    return ", ".join(parts)

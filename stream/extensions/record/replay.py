@@ -211,23 +211,18 @@ class Replay:
         elif isinstance(message, TurnExpired):
             self._packet = self._overview = None
         elif isinstance(message, IdleReply):
-            self._read_ahead(message)
+            packets = self._idle_packets.pop(message.number, None)
+            if packets is not None and message.tokens:  # the reading ahead was not given up
+                reading = self._model.read_ahead(CLIENT, packets)
+                for _ in reading.steps():
+                    pass
+                reading.commit()
         elif self._overview is not None and isinstance(message, GlanceReply):
             yield self._repeat_glance(self._overview, message, feedback_of(message, decompress_arrays(record)))
         elif self._packet is not None and isinstance(message, YesNoReply):
             yield from self._repeat_checks(self._packet, message)
         elif self._packet is not None and isinstance(message, AnswerReply):
             yield self._repeat_answer(self._packet, message)
-
-    def _read_ahead(self, message: IdleReply) -> None:
-        """Read the packet that the model had read ahead, unless its reading was given up."""
-        packets = self._idle_packets.pop(message.number, None)
-        if packets is None or not message.tokens:
-            return
-        reading = self._model.read_ahead(CLIENT, packets)
-        for _ in reading.steps():
-            pass
-        reading.commit()
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
         feedback = self._model.glance(CLIENT, overview, self._text).feedback

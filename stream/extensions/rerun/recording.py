@@ -114,7 +114,15 @@ class RunRecording:
         if isinstance(event, AskedPicture):
             self._log_picture(event)
         elif isinstance(event, Answer):
-            self._log_answer(event)
+            text = printable(event.text)
+            self._clear_detections()
+            self._query = event.query
+            self._log_document(text)
+            self._stream.log("text", rr.TextLog(text, level="INFO"))
+            self._stream.log("figures/answer/tokens", rr.Scalars(event.tokens_used))
+            if event.timing is not None:
+                self._stream.log("figures/latency_ms/first_text", rr.Scalars(event.timing.ttft_ms))
+                self._stream.log("figures/latency_ms/answer", rr.Scalars(event.timing.total_ms))
         elif isinstance(event, Detections):
             self._log_detections(event)
         elif isinstance(event, YesNoResult):
@@ -176,17 +184,6 @@ class RunRecording:
         relevance = np.frombuffer(frame_map.relevance, np.uint8).reshape(frame_map.rows, frame_map.cols)
         heat = rr.DepthImage(relevance / np.float32(255), meter=1.0, depth_range=(0.0, 1.0), colormap="inferno")
         self._stream.log("relevance", heat)
-
-    def _log_answer(self, answer: Answer) -> None:
-        text = printable(answer.text)
-        self._clear_detections()
-        self._query = answer.query
-        self._log_document(text)
-        self._stream.log("text", rr.TextLog(text, level="INFO"))
-        self._stream.log("figures/answer/tokens", rr.Scalars(answer.tokens_used))
-        if answer.timing is not None:
-            self._stream.log("figures/latency_ms/first_text", rr.Scalars(answer.timing.ttft_ms))
-            self._stream.log("figures/latency_ms/answer", rr.Scalars(answer.timing.total_ms))
 
     def _log_detections(self, event: Detections) -> None:
         """Log the places that an answer names, in pixels of the picture of its frame."""

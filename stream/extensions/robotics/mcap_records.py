@@ -67,7 +67,15 @@ def end_records(fd: int) -> bool:
 
     If the disk has no room for the ending, records are removed for it. Raises OSError.
     """
-    ends = _record_ends(fd)
+    size = os.fstat(fd).st_size
+    at = len(MAGIC)
+    ends: list[int] = []
+    while len(head := os.pread(fd, RECORD.size, at)) == RECORD.size:
+        opcode, length = RECORD.unpack(head)
+        at += RECORD.size + length
+        if opcode == DATA_END or at > size:
+            break
+        ends.append(at)
     while ends:
         os.ftruncate(fd, ends[-1])
         try:
@@ -78,20 +86,6 @@ def end_records(fd: int) -> bool:
         else:
             return bool(ends)
     return False
-
-
-def _record_ends(fd: int) -> list[int]:
-    """Return the end offsets of the whole records before the end of the data."""
-    size = os.fstat(fd).st_size
-    at = len(MAGIC)
-    ends: list[int] = []
-    while len(head := os.pread(fd, RECORD.size, at)) == RECORD.size:
-        opcode, length = RECORD.unpack(head)
-        at += RECORD.size + length
-        if opcode == DATA_END or at > size:
-            break
-        ends.append(at)
-    return ends
 
 
 def _write_at(fd: int, data: bytes, at: int) -> None:

@@ -26,7 +26,6 @@ class EventClock:
     """
 
     def __init__(self, *, unix: bool = False) -> None:
-        self._unix = unix
         self._base_ns: int | None = None if unix else 0
         self._newest_ns = 0
 

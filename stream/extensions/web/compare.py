@@ -30,7 +30,7 @@ from stream.extensions.web.uploads.decoder import SIDE_PX_MAX, PictureRefused
 from stream.extensions.web.uploads.receiver import UPLOAD_BYTES_MAX, PictureUploads
 from stream.extensions.web.uploads.store import PictureStore, Rgb, keyed
 from stream.extensions.web.viewer import MessageRefused, check_length, decode_message
-from stream.scenes.stills import STILLS, KnownAnswer
+from stream.scenes.stills import STILLS
 
 COLUMNS_MAX = 6
 TEXT_TOKENS_MAX = 256
@@ -272,31 +272,25 @@ class CompareDesk:
         picture = self._pictures.get(request.picture)
         if picture is None:
             raise MessageRefused("that picture has expired; send it again")
-        self._check_room(client)
-        height, width = picture.rgb.shape[:2]
-        answer = self._known_answer(request)
-        client.job = CompareJob(next(self._numbers), picture.rgb.tobytes(), height, width, request, answer)
-        self._waiting.append(client)
-        if self._work is None or self._work.done():
-            self._work = asyncio.create_task(self._answer_all())
-        else:
-            self._report_places()
-
-    def _known_answer(self, request: ComparisonRequest) -> KnownAnswer | None:
-        """Return the answer to an example's own question about its picture; None for all others."""
-        draw = self._draw_functions.get(request.picture)
-        question = words_of(request.question)
-        return next(
-            (still.answer for still in STILLS if still.draw is draw and words_of(still.question) == question), None
-        )
-
-    def _check_room(self, client: CompareClient) -> None:
         if self._closed:
             raise MessageRefused("the program ends")
         if client.job is not None:
             raise MessageRefused("one comparison at a time; cancel the one that you asked for, or wait for it")
         if len(self._waiting) >= JOBS_MAX:
             raise MessageRefused(f"{JOBS_MAX} comparisons wait already; ask again in a moment")
+        height, width = picture.rgb.shape[:2]
+        # an example's own question about its picture has a known answer
+        draw = self._draw_functions.get(request.picture)
+        question = words_of(request.question)
+        answer = next(
+            (still.answer for still in STILLS if still.draw is draw and words_of(still.question) == question), None
+        )
+        client.job = CompareJob(next(self._numbers), picture.rgb.tobytes(), height, width, request, answer)
+        self._waiting.append(client)
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._answer_all())
+        else:
+            self._report_places()
 
     def _cancel(self, client: CompareClient) -> None:
         if client in self._waiting:

@@ -317,7 +317,14 @@ class Hub:
         if self.sides.take(event):
             return
         self.changes.take(event)
-        self._note_speech(event, topic)
+        if isinstance(event, AnswerDeltaEvent):
+            if self._speaking is not None and self._speaking[0] == event.answer:
+                before = self._speaking[1]
+            else:
+                before = ""
+            self._speaking = event.answer, before + event.text, event.pts_s
+        elif topic in ("answer", "cancelled"):
+            self._speaking = None
         if topic in ENDS_DETECTIONS:
             self._state_messages.pop("detections", None)
         body = self._encode(topic, fields)
@@ -342,16 +349,6 @@ class Hub:
     def _broadcast(self, body: bytes) -> None:
         for viewer in self._viewers:
             viewer.send(body)
-
-    def _note_speech(self, event: Event, topic: str) -> None:
-        if isinstance(event, AnswerDeltaEvent):
-            if self._speaking is not None and self._speaking[0] == event.answer:
-                before = self._speaking[1]
-            else:
-                before = ""
-            self._speaking = event.answer, before + event.text, event.pts_s
-        elif topic in ("answer", "cancelled"):
-            self._speaking = None
 
     async def _send_figures(self) -> None:
         monitor = self._monitor

@@ -57,18 +57,15 @@ class PictureRelay:
                 with self._lock:
                     self._receiver = receiver
                 try:
-                    self._pass_on(receiver)
+                    while not self._stop.is_set():
+                        with self._lock:
+                            request = self._request
+                            self._request = None
+                        if request is not None:
+                            receiver.request(request)
+                        pictures = receiver.receive(WAIT_MS)
+                        if pictures is not None:
+                            self._show(pictures)
                 finally:
                     with self._lock:
                         self._receiver = None
-
-    def _pass_on(self, receiver: PictureReceiver) -> None:
-        while not self._stop.is_set():
-            with self._lock:
-                request = self._request
-                self._request = None
-            if request is not None:
-                receiver.request(request)
-            pictures = receiver.receive(WAIT_MS)
-            if pictures is not None:
-                self._show(pictures)

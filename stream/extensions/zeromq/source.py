@@ -70,7 +70,14 @@ class FrameDecoder:
         """
         if len(parts) != 2:
             raise InvalidFrameMessage(f"a frame has 2 parts, header and bytes; this has {len(parts)}")
-        header = _header(parts[0])
+        try:
+            header = msgspec.msgpack.decode(parts[0], type=FrameHeader)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidFrameMessage(f"its header is wrong: {error}") from error
+        if header.v != VERSION:
+            raise InvalidFrameMessage(f"it has version {header.v}; this program reads version {VERSION}")
+        if header.format == "yuv420p" and (header.width % 2 or header.height % 2):
+            raise InvalidFrameMessage(f"yuv420p needs even sides, got {header.width}x{header.height}")
         if header.width * header.height > self._max_pixels:
             raise InvalidFrameMessage(
                 f"{header.width}x{header.height} is more than capture.max_pixels = {self._max_pixels} allows"
@@ -105,18 +112,6 @@ def _jpeg_decoder(max_pixels: int) -> av.VideoCodecContext:
     context.options = decoder_options(max_pixels)
     context.thread_count = 1
     return context
-
-
-def _header(data: memoryview) -> FrameHeader:
-    try:
-        header = msgspec.msgpack.decode(data, type=FrameHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidFrameMessage(f"its header is wrong: {error}") from error
-    if header.v != VERSION:
-        raise InvalidFrameMessage(f"it has version {header.v}; this program reads version {VERSION}")
-    if header.format == "yuv420p" and (header.width % 2 or header.height % 2):
-        raise InvalidFrameMessage(f"yuv420p needs even sides, got {header.width}x{header.height}")
-    return header
 
 
 def _raw_planes(header: FrameHeader, data: Image) -> FramePlanes:
@@ -215,23 +210,20 @@ class _Receiver(ReaderThread):
 
     def read(self) -> None:
         try:
-            self._receive()
+            address = self._address
+            with closing(FrameSubscriber(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
+                self.timeline.connected(Fraction(1, NS_PER_S), None)
+                while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
+                    parts, skip_count = socket.receive(WAIT_MS)
+                    self._has_peer = socket.has_connected
+                    self._refused = socket.is_refused
+                    if parts is None:
+                        self._look_for_loss()
+                    else:
+                        self._messages += 1 + skip_count
+                        self._take(parts, skip_count)
         except TransportError as error:
             raise SourceError(str(error)) from error
-
-    def _receive(self) -> None:
-        address = self._address
-        with closing(FrameSubscriber(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
-            self.timeline.connected(Fraction(1, NS_PER_S), None)
-            while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
-                parts, skip_count = socket.receive(WAIT_MS)
-                self._has_peer = socket.has_connected
-                self._refused = socket.is_refused
-                if parts is None:
-                    self._look_for_loss()
-                else:
-                    self._messages += 1 + skip_count
-                    self._take(parts, skip_count)
 
     def _take(self, parts: Sequence[memoryview], skip_count: int) -> None:
         """Read one message; `skip_count` is the number of messages skipped before it."""

@@ -14,9 +14,10 @@ from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
 from arr_coc.allocation.strategies import STRATEGIES, AllocationHistory, AllocationRequest, choose
 from arr_coc.allocation.zones import ZoneOptions, zone_tiles
-from arr_coc.texture.polygons import Polygon, box_polygon
+from arr_coc.texture.polygons import Polygon
 from arr_coc.texture.regions import region_pool
 from arr_coc.types import TileGrid
+from tests.support.polygons import box_polygon
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20

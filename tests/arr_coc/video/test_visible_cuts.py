@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.texture.polygons import box_polygon
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.cuts import CutVerdict
 from arr_coc.video.picture_mask import PictureMask
@@ -16,6 +15,7 @@ from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from arr_coc.video.visible_cuts import COVERED_SHARE, PARTS_MAX, TileBox, visible_boxes
 from stream.scenes import load_scene
 from tests.arr_coc.video.test_cuts import HEIGHT, STILL, WIDTH, Picture, frame, picture
+from tests.support.polygons import box_polygon
 from tests.support.video import flat_planes
 
 LEFT_HALF = ((0.0, 0.0, 0.5, 1.0),)

@@ -13,7 +13,6 @@ import pytest
 import zmq
 
 from arr_coc.allocation.zones import ZoneOptions
-from arr_coc.texture.polygons import box_polygon
 from arr_coc.types import NS_PER_S, FrameStamp, TileGrid
 from stream.config import CaptureConfig, Config, NetworkConfig, ZoneConfig
 from stream.control import FOUND
@@ -36,6 +35,7 @@ from stream.runtime.plan import RunPlan
 from stream.transport.security import client_curve, server_curve
 from tests.support.clock import FakeClock
 from tests.support.network import free_port, keyed, until
+from tests.support.polygons import box_polygon
 from tests.support.runs import WATCHED_INFO
 from tests.support.sections import sections as sections_of
 

@@ -16,7 +16,6 @@ import av
 import numpy as np
 import pytest
 
-from arr_coc.texture.polygons import box_polygon
 from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
@@ -27,6 +26,7 @@ from stream.sources.factory import open_source
 from stream.sources.fit import FrameFitter
 from stream.sources.live import ConnectionLost, LiveDecoder
 from stream.sources.planes import planes_of, to_planes
+from tests.support.polygons import box_polygon
 from tests.support.video import Image, make_video
 
 INTERLACED = {"x264-params": "interlaced=1:bframes=2"}

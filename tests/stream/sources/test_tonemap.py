@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.texture.polygons import box_polygon
 from arr_coc.video.picture_mask import PictureMask
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
@@ -24,6 +23,7 @@ from stream.sources.orientation import Orientation
 from stream.sources.planes import planes_of, rgb_of, to_planes
 from stream.sources.tonemap import report_hdr
 from tests.support.heif import make_grid
+from tests.support.polygons import box_polygon
 from tests.support.video import Image, make_video
 
 Floats = npt.NDArray[np.float64]

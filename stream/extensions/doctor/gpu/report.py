@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -23,7 +22,7 @@ from arr_coc.errors import counted
 from arr_coc.resources import CHECKOUT
 from stream.extensions.doctor.gpu.checks import GpuState
 from stream.extensions.doctor.gpu.runner import GpuRow
-from stream.monitor.machine import machine
+from stream.monitor.machine import machine, package_version
 from stream.untrusted import printable
 
 COLUMNS = 80
@@ -53,7 +52,7 @@ class GpuReport:
         self.ended = "running"
         self._environment = {
             **machine(),
-            **{name: package_version for name in PACKAGES if (package_version := _version(name)) is not None},
+            **{name: installed for name in PACKAGES if (installed := package_version(name)) is not None},
             "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
             "nvidia_kernel_module": _kernel_module(),
             "cuda_devices_visible": sorted(path.name for path in Path("/dev").glob("nvidia*")),
@@ -118,13 +117,6 @@ def _cut(line: str) -> str:
     if cell_len(line) <= COLUMNS:
         return line
     return set_cell_size(line, COLUMNS - 1).rstrip() + "…"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _kernel_module() -> str | None:

@@ -62,9 +62,9 @@ def check_command(*arguments: str) -> list[str]:
     return python_command(CheckSettings.module, *arguments)
 
 
-def run_check(check: GpuCheck, clock: Clock | None = None) -> GpuRow:
+def run_check(check: GpuCheck) -> GpuRow:
     """Run a check and return its row, however its process ends. It is killed if the caller is interrupted."""
-    clock = clock or MonotonicClock()
+    clock = MonotonicClock()
     began_ns = clock.now_ns()
     end_ns = began_ns + int(check.limit_s * CheckSettings.patience * NS_PER_S)
     with _started(check) as (process, output, report):

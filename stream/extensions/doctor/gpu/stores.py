@@ -16,7 +16,6 @@ from arr_coc.backends.cuda.device import CudaDevice, call, find_device
 from arr_coc.backends.cuda.memory import StagingBuffer
 from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.errors import counted
-from arr_coc.texture.store.base import TextureStore
 from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, Layout
 from stream.extensions.doctor.gpu.checks import CheckFailed, CheckResult
@@ -70,29 +69,18 @@ def _follow(backend: str, *, large: bool, frames: int = FRAMES) -> int:
             planes = random_planes(rng, *size, layout=layout, sampling=sampling)
             with both_stores(planes, backend) as stores:
                 for index in range(frames):
-                    planes = _next_frame(rng, stores, planes, size, (layout, sampling), index)
+                    # some tiles are new, and now and then the epoch
+                    noise = random_planes(rng, *size, layout=layout, sampling=sampling)
+                    changed = rng.random(stores[0].grid.shape) < rng.choice([0, 0.05, 0.3, 1])
+                    planes = with_tiles_of(planes, noise, changed)
+                    dirty, expected = (store.update(planes, stamp(index, epoch=index // 2)).dirty for store in stores)
+                    require_equal(dirty, expected, "changed tiles")
+                    regions = regions_of(stores[0].grid, rng, 20)
+                    with stores[0].lease() as view, stores[1].lease() as reference_view:
+                        require_equal(view.gather(regions), reference_view.gather(regions), "regions")
+                    require_same_texture(*stores)
                     count += 1
     return count
-
-
-def _next_frame(
-    rng: np.random.Generator,
-    stores: tuple[TextureStore, TextureStore],
-    planes: FramePlanes,
-    size: tuple[int, int],
-    fmt: tuple[Layout, str],
-    index: int,
-) -> FramePlanes:
-    """Show both stores a frame in which some tiles are new, now and then of a new epoch, and compare them."""
-    noise = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])
-    planes = with_tiles_of(planes, noise, rng.random(stores[0].grid.shape) < rng.choice([0, 0.05, 0.3, 1]))
-    dirty, expected = (store.update(planes, stamp(index, epoch=index // 2)).dirty for store in stores)
-    require_equal(dirty, expected, "changed tiles")
-    regions = regions_of(stores[0].grid, rng, 20)
-    with stores[0].lease() as view, stores[1].lease() as reference_view:
-        require_equal(view.gather(regions), reference_view.gather(regions), "regions")
-    require_same_texture(*stores)
-    return planes
 
 
 HOLD_CYCLES = 40_000_000

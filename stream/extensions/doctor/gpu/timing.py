@@ -98,17 +98,14 @@ class Timer:
             work(2 * turn)
             call("cuCtxSynchronize")
             wall.append((time.perf_counter_ns() - start_ns) / 1e6)
-            device.append(self._on_device(work, 2 * turn + 1))
+            stream = self._device.stream()
+            hold(self._device, HOLD_CYCLES)
+            call("cuEventRecord", self._start, stream)
+            work(2 * turn + 1)
+            call("cuEventRecord", self._end, stream)
+            call("cuEventSynchronize", self._end)
+            device.append(float(call("cuEventElapsedTime", self._start, self._end)))
         return {"device": summary(device), "wall": summary(wall)}
-
-    def _on_device(self, work: Callable[[int], object], turn: int) -> float:
-        stream = self._device.stream()
-        hold(self._device, HOLD_CYCLES)
-        call("cuEventRecord", self._start, stream)
-        work(turn)
-        call("cuEventRecord", self._end, stream)
-        call("cuEventSynchronize", self._end)
-        return float(call("cuEventElapsedTime", self._start, self._end))
 
 
 def summary(times_ms: list[float]) -> dict[str, float]:

@@ -101,7 +101,14 @@ class RayCluster:
                 ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
             raise ConfigError(_refusal(address, error)) from error
-        _silence()
+        # Ray's messages about its nodes are logged, as standard output belongs to answers and JSON lines. Ray has no
+        # option for it (2.60): `log_to_driver` is about the output of actors.
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        with contextlib.suppress(ImportError):
+            from ray._private import worker
+
+            if hasattr(worker, "print_to_stdstream"):
+                worker.print_to_stdstream = lambda data, **_: log.debug("%s", data)
         self.address = address
 
     def check(self, needs: Mapping[str, Mapping[str, float]]) -> None:
@@ -211,19 +218,6 @@ def _stderr_to_nowhere() -> Iterator[None]:
         os.dup2(stderr, STDERR)
         os.close(nowhere)
         os.close(stderr)
-
-
-def _silence() -> None:
-    """Log Ray's messages about its nodes: standard output belongs to answers and JSON lines.
-
-    Ray has no option for it (2.60): `log_to_driver` is about the output of actors.
-    """
-    logging.getLogger("ray").setLevel(logging.CRITICAL)
-    with contextlib.suppress(ImportError):
-        from ray._private import worker
-
-        if hasattr(worker, "print_to_stdstream"):
-            worker.print_to_stdstream = lambda data, **_: log.debug("%s", data)
 
 
 def _probe(address: str) -> None:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from stream.answer.model import CONFIGURED
-from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, Config
 from stream.control import Command, RunControl, Stop
 from stream.errors import ConfigError, SourceError
@@ -172,19 +171,13 @@ class FrameActor:
             self._note_lost(str(error))
 
 
-def run_in_actor(
-    config: Config,
-    host: ClusterActor,
-    control: RunControl | None = None,
-    clock: Clock | None = None,
-) -> Run:
+def run_in_actor(config: Config, host: ClusterActor, control: RunControl | None = None) -> Run:
     """Opens a run whose frames are read on a node of a cluster; waits until the source is open there.
 
     Args:
         config: Configuration of the run.
         host: Actor that reads the frames.
         control: Control of the run, by default a separate one.
-        clock: Clock of the run, by default the monotonic one.
 
     Raises:
         StreamError: As `Run`.
@@ -192,7 +185,7 @@ def run_in_actor(
     """
     answer = config.answer
     model = answer.server or answer.model or "the bundled model"
-    return Run(config, lambda run: FrameActor(run, host), clock, control=control, model=model)
+    return Run(config, lambda run: FrameActor(run, host), control=control, model=model)
 
 
 class ClusterFleet(Fleet):

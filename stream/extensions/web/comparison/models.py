@@ -118,25 +118,21 @@ class LoadedModels:
             self._folders[name] = folder
         folder = self._folders[name]
         if not self.is_loaded(name):
-            self._load(choice, folder, tiles)
+            estimate = self._loader.estimate(folder, choice.name, tiles)
+            if folder not in self._loaded:
+                if self._limit is None:
+                    self._limit = self._automatic_limit(tiles)
+                while len(self._loaded) >= self._limit:
+                    self._unload_oldest(folder)
+                self._make_room(choice, folder, estimate.total)
+                self._loaded[folder] = {None: self._loader.load(choice.model)}
+            else:
+                self._make_room(choice, folder, estimate.total - estimate.weights)
+            by_allocator = self._loaded[folder]
+            if choice.allocator is not None:
+                by_allocator[choice.allocator] = self._loader.with_allocator(by_allocator[None], choice.allocator)
         self._loaded.move_to_end(folder)
         return self._loaded[folder][choice.allocator]
-
-    def _load(self, choice: ModelChoice, folder: Path, tiles: int) -> None:
-        """Load a choice's model, unless another choice has, and give it the allocator."""
-        estimate = self._loader.estimate(folder, choice.name, tiles)
-        if folder not in self._loaded:
-            if self._limit is None:
-                self._limit = self._automatic_limit(tiles)
-            while len(self._loaded) >= self._limit:
-                self._unload_oldest(folder)
-            self._make_room(choice, folder, estimate.total)
-            self._loaded[folder] = {None: self._loader.load(choice.model)}
-        else:
-            self._make_room(choice, folder, estimate.total - estimate.weights)
-        by_allocator = self._loaded[folder]
-        if choice.allocator is not None:
-            by_allocator[choice.allocator] = self._loader.with_allocator(by_allocator[None], choice.allocator)
 
     def _make_room(self, choice: ModelChoice, folder: Path, needed_bytes: int) -> None:
         """Unload other models until `needed_bytes` are free. Raises ModelError."""
