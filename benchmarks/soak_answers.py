@@ -47,7 +47,7 @@ from benchmarks.support.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from stream.answer.agreement import words_of
 from stream.answer.model import AnswerModel, ClientQuestion, ask_alone
 from stream.answer.qwen import load_qwen_model
-from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
+from stream.answer.triggers import AnswerTriggers, TriggerReason
 from stream.config import AllocateConfig, AnswerConfig, Config, MemoryConfig
 from stream.monitor.machine import machine
 from stream.recording.identity import fingerprint
@@ -124,7 +124,7 @@ class Run:
             deserialize_realiser(model.allocator, model.model_id),
             TextureOptions(cuts=not plan.one_epoch),
         )
-        self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
+        self._triggers = AnswerTriggers(AnswerConfig(every_s=plan.answer_every / FPS))
         self._group = GroupOfPictures()
         self._query = ""
         self._reel = Reel.random()
