@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from tests.support.answer_models import FakeAnswerModel
 from tests.support.events import QUESTION, make_frame_packet, make_group_packet
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner
+from tests.support.scripts import Expected, Like, Script, check, check_fields, containing, like
 
 STAMP = FrameStamp(7, 8, 9, 10)
 SUM = 2 * 2 * 3 * 32 * 32
@@ -170,32 +170,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Like:
-    """Message of a kind with these fields; a pattern is searched for, a dictionary holds fields of a field."""
-
-    kind: type[Message]
-    fields: dict[str, Any]
-
-    def check(self, message: object) -> None:
-        assert isinstance(message, self.kind), f"{message} came"
-        _check_fields(message, self.fields)
-
-
-def _check_fields(value: object, fields: dict[str, Any]) -> None:
-    for name, expected in fields.items():
-        actual = getattr(value, name)
-        if isinstance(expected, re.Pattern):
-            assert expected.search(actual), f"{name} of {value} has no {expected.pattern}"
-        elif isinstance(expected, dict):
-            _check_fields(actual, expected)
-        else:
-            assert actual == expected, f"{name} of {value} is not {expected}"
-
-
-Expected: TypeAlias = Message | type[Message] | Like
-
-
-@dataclass(frozen=True)
 class Peer:
     """A client in a script: `a >> message` is what it sends, `a << message` the next one that it must receive.
 
@@ -221,8 +195,10 @@ class Peer:
         """Receive this message, perhaps after pieces of an answer, other KeepAlive and messages of these kinds."""
 
         def receive(stage: Stage) -> None:
+            until_s = time.monotonic() + LIMIT_MS / 1000
             while (message := stage.clients[self.name].receive().message) != expected:
                 assert isinstance(message, (KeepAlive, AnswerDelta, *past)), f"{message} came"
+                assert time.monotonic() < until_s, f"{expected} did not come"
 
         return Step(receive, self)
 
@@ -245,16 +221,6 @@ class Peer:
         return Step(lambda stage: stage.clients[self.name].link.close(), self)
 
 
-def check(message: object, expected: Expected) -> None:
-    """Fail unless this message was expected."""
-    if isinstance(expected, Like):
-        expected.check(message)
-    elif isinstance(expected, type):
-        assert isinstance(message, expected), f"{message} came"
-    else:
-        assert message == expected, f"{message} came, not {expected}"
-
-
 def together(*steps: Step) -> Step:
     """Do steps of one peer."""
 
@@ -267,7 +233,7 @@ def together(*steps: Step) -> Step:
 
 def counted(**figures: Any) -> Step:
     """Compare these figures of the server."""
-    return Step(lambda stage: _check_fields(stage.statistics.figures(), figures))
+    return Step(lambda stage: check_fields(stage.statistics.figures(), figures))
 
 
 def limits(**constants: object) -> Step:
@@ -348,7 +314,7 @@ def pieces(number: int, *texts: str) -> list[Expected]:
 def answer(number: int, *texts: str, **fields: Any) -> list[Expected]:
     """All pieces of an answer, and its reply; that of the fake model about frame 7 unless others are given."""
     texts = texts or about(7)
-    return [*pieces(number, *texts), Like(AnswerReply, {"answer": number, "text": "".join(texts), **fields})]
+    return [*pieces(number, *texts), like(AnswerReply, answer=number, text="".join(texts), **fields)]
 
 
 def about(frame: int) -> tuple[str, ...]:
@@ -356,55 +322,31 @@ def about(frame: int) -> tuple[str, ...]:
     return f"frame {frame}", f" sum {SUM}"
 
 
-def like(kind: type[Message], **fields: Any) -> Like:
-    return Like(kind, fields)
-
-
 def failed(message: str, error: str = "TransportError") -> Like:
     """An error whose message contains this text."""
-    return Like(ErrorReply, {"error": error, "message": re.compile(re.escape(message))})
+    return like(ErrorReply, error=error, message=containing(message))
 
 
-@dataclass(frozen=True)
-class Script:
-    """Steps in order, a list each time that something else comes, and options of the server.
+def play(script: Script, runner: StageRunner, patch: pytest.MonkeyPatch) -> None:
+    """Start a server, and do the steps of a script.
 
     An option in capitals is a constant of the server, whose limits of time are long unless it is given; `failure` is
-    the beginning of the error with which the server ends.
+    the beginning of the error with which the server ends. The others are those of `serve`.
     """
-
-    rounds: tuple[list[Step], ...]
-    options: dict[str, Any]
-
-    def play(self, runner: StageRunner, patch: pytest.MonkeyPatch) -> None:
-        stage = Stage(runner, patch)
-        options = {"TURN_LIMIT_NS": LONG, "GRANT_LIMIT_NS": LONG, "GATHER_NS": 0, **self.options}
-        failure = options.pop("failure", None)
-        stage.set_limits({name: options.pop(name) for name in tuple(options) if name.isupper()})
-        serve(runner, statistics=stage.statistics, **options)
-        steps = [step for each in self.rounds for step in each]
-        for peer in dict.fromkeys(step.peer for step in steps):
-            if peer is not None:
-                client = stage.clients[peer.name] = Client(runner, join=not peer.joins_later)
-                if not peer.joins_later:
-                    client.greeted()
-        for step in steps:
-            step.run(stage)
-        if failure is None:
-            assert runner.control.failure is None
-        else:
-            error = runner.join()
-            assert f"{type(error).__name__}: {error}".startswith(failure)
-
-
-def case(name: str, *rounds: list[Step], **options: Any) -> Any:
-    """A row of a table of scripts."""
-    return pytest.param(Script(rounds, options), id=name)
-
-
-def cases(*rows: Any, **options: Any) -> pytest.MarkDecorator:
-    """Run a test with each of these scripts, with these options unless it has others."""
-    for row in rows:
-        for name, value in options.items():
-            row.values[0].options.setdefault(name, value)
-    return pytest.mark.parametrize("script", rows)
+    stage = Stage(runner, patch)
+    options = {"TURN_LIMIT_NS": LONG, "GRANT_LIMIT_NS": LONG, "GATHER_NS": 0, **script.options}
+    failure = options.pop("failure", None)
+    stage.set_limits({name: options.pop(name) for name in tuple(options) if name.isupper()})
+    serve(runner, statistics=stage.statistics, **options)
+    for peer in dict.fromkeys(step.peer for step in script.steps):
+        if peer is not None:
+            client = stage.clients[peer.name] = Client(runner, join=not peer.joins_later)
+            if not peer.joins_later:
+                client.greeted()
+    for step in script.steps:
+        step.run(stage)
+    if failure is None:
+        assert runner.control.failure is None
+    else:
+        error = runner.join()
+        assert f"{type(error).__name__}: {error}".startswith(failure)

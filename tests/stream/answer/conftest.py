@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import answer_models
-from tests.support.answer_server import Script
+from tests.support.answer_server import play as play_script
 from tests.support.runs import StageRunner, stage_runner
+from tests.support.scripts import Script
 
 
 @pytest.fixture
@@ -21,4 +22,4 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[StageRunner]:
 @pytest.fixture
 def play(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
     """Function that plays a script: a server, and its clients' messages."""
-    return lambda script: script.play(runner, monkeypatch)
+    return lambda script: play_script(script, runner, monkeypatch)

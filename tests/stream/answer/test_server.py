@@ -72,15 +72,11 @@ from tests.support.answer_server import (
     TURN,
     Client,
     Peer,
-    Script,
     about,
     answer,
-    case,
-    cases,
     expired,
     failed,
     granted,
-    like,
     limits,
     packet,
     pieces,
@@ -91,6 +87,7 @@ from tests.support.answer_server import (
 from tests.support.events import QUESTION
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner
+from tests.support.scripts import Script, case, cases, like
 
 a, b, late = Peer("a"), Peer("b"), Peer("late", joins_later=True)
 good, bad = Peer("good"), Peer("bad")

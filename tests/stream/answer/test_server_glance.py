@@ -20,15 +20,11 @@ from tests.support.answer_server import (
     TURN,
     Client,
     Peer,
-    Script,
     answer,
-    case,
-    cases,
     expired,
     failed,
     glance,
     granted,
-    like,
     limits,
     overview,
     packet,
@@ -36,6 +32,7 @@ from tests.support.answer_server import (
 )
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner
+from tests.support.scripts import Script, case, cases, like
 
 a, b = Peer("a"), Peer("b")
 

@@ -15,22 +15,18 @@ from stream.protocol.messages import Connect, IdleGrant, IdlePass, IdleReply, Id
 from tests.support.answer_models import MemoryAnswerModel
 from tests.support.answer_server import (
     TURN,
-    Like,
     Parts,
     Peer,
-    Script,
     Stage,
     Step,
-    case,
-    cases,
     failed,
     granted,
-    like,
     shows,
     together,
 )
 from tests.support.events import make_group_packet
 from tests.support.network import until
+from tests.support.scripts import Like, Script, case, cases, like
 
 
 class StepwiseReading(KeptReading):

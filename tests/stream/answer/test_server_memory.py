@@ -25,22 +25,19 @@ from tests.support.answer_models import FakeAnswerModel, MemoryAnswerModel
 from tests.support.answer_server import (
     TURN,
     Peer,
-    Script,
     answer,
-    case,
-    cases,
     counted,
     expired,
     failed,
     glance,
     granted,
     group,
-    like,
     packet,
     shown,
     shows,
 )
 from tests.support.events import make_group_packet
+from tests.support.scripts import Script, case, cases, like
 
 a, b, late = Peer("a"), Peer("b"), Peer("late", joins_later=True)
 good, bad = Peer("good"), Peer("bad")

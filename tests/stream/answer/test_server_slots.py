@@ -33,21 +33,18 @@ from tests.support.answer_server import (
     NS,
     TURN,
     Peer,
-    Script,
     Stage,
     Step,
-    case,
-    cases,
     counted,
     expired,
     failed,
     glance,
     granted,
-    like,
     packet,
     pieces,
     together,
 )
+from tests.support.scripts import Script, case, cases, like
 
 STEPS = 2
 """Number of pieces of an answer after its first."""
