@@ -85,7 +85,6 @@ from tests.support.answer_client import (
     failed,
     has,
     hear,
-    misdeeds,
     play,
     sent,
     tokens,
@@ -181,6 +180,11 @@ def timed(ttft_ms: float, total_ms: float, **fields: object) -> Like:
         [after(300), hear(delta(0, " of it"), PIECE), after(25)],
         [hear(answered(0), timed(100.0, 425.0, trigger="cut", frame_index=5, pts_s=2.5, start_s=2.5, end_s=2.5))],
         [has(busy=False)],
+    ),
+    case(
+        "the wait for a turn is reported",
+        [REQUESTS_TURN, sent(TurnRequest), after(20), hear(TurnGrant(turn=1)), lambda server: server.send(tokens())],
+        [sent(TokenPacketMessage), hear(answered(0), like(Answer, timing={"turn_ms": 20.0}))],
     ),
     case(
         "an answer names its question and its costs",
@@ -362,6 +366,11 @@ def test_losses(opened: Opener, script: Script) -> None:
         resend_after_loss=True,
     ),
     case(
+        "unreadable messages with an answer between them are no failure",
+        [asks(0), hear(SPOILT, MISBEHAVES), asks(1, turn=2), hear(SPOILT), asks(2, turn=3), hear(answered(2), Answer)],
+        [asks(3, turn=4), hear(SPOILT), acted()],
+    ),
+    case(
         "the length of an answer is limited",
         [asks(0), hear([HALF, HALF], PIECE, PIECE), hear([delta(0, "y")] * 10, MISBEHAVES), has(refused_messages=10)],
         [hear(answered(0), Answer)],
@@ -450,6 +459,42 @@ def key(text: str, *, is_check: bool = False) -> QuestionKey:
     return QuestionKey(text, is_check)
 
 
+def is_embedded(question: QuestionKey, expected: object) -> ClientStep:
+    """What the client knows of a question, whose embedding it asks for unless it has it."""
+    return lambda server: check(server.client.embed(question), expected)
+
+
+WHO, WHO_CHECK = key("who?"), key("who?", is_check=True)
+EMBEDDED = like(EmbeddedQuestion, key=WHO, embedding={"text": "who?", "model_id": "m"})
+
+
+@cases(
+    case(
+        "an embedding is asked for once, and again for a check, which has other words that are unseen",
+        [is_embedded(WHO, None), is_embedded(WHO, None), embeds(), acted(EMBEDDED), is_embedded(WHO, EMBEDDED), SILENT],
+        [is_embedded(WHO_CHECK, None), sent(like(Embed, is_check=True))],
+    ),
+    case(
+        "a question that is refused is reported and asked for again",
+        [is_embedded(WHO, None), embeds(error="ContextLengthError", reason="too long")],
+        [acted(RefusedQuestion(WHO, "too long")), is_embedded(WHO, None), sent(like(Embed, text="who?"))],
+    ),
+    case(
+        "an unusable reply to another question refuses that",
+        [is_embedded(WHO, None), embeds(np.nan), has(ready=True)],
+        [acted(MISBEHAVES, like(RefusedQuestion, key=WHO, error=re.compile("cannot be used")))],
+    ),
+    case(
+        "after a loss the required and the awaited questions are asked for",
+        [is_embedded(WHO, None), does(lambda client: client.embeddings.require("where?", ())), LOSES_SERVER],
+        [lambda server: server.greet("where?"), has(embeddings={"is_any_awaited": True}), embeds(), acted(EMBEDDED)],
+        reconnect=True,
+    ),
+)
+def test_embeddings(opened: Opener, script: Script) -> None:
+    play(script, opened(**script.options))
+
+
 def test_it_is_ready_when_the_required_questions_are_embedded(opened: Opener) -> None:
     server = opened(
         greeted=False, watches=("is it there?", "is it gone?"), schema=AnswerSchema.parse('{"n": "integer"}')
@@ -468,28 +513,6 @@ def test_it_is_ready_when_the_required_questions_are_embedded(opened: Opener) ->
     assert (embedding.text, embedding.model_id, embedding.tokens[0, 0]) == ("what?", "m", 0.5)
     assert server.client.embeddings[key("is it there?", is_check=True)].unseen_words == ("there",)
     server.expect_nothing()
-
-
-def test_an_embedding_is_asked_for_once(opened: Opener) -> None:
-    server = opened()
-    assert server.client.embed(key("who?")) is None
-    assert server.client.embed(key("who?")) is None
-    server.embed(0.5)
-    (embedded,) = server.of(EmbeddedQuestion)
-    assert (embedded.key, embedded.embedding.tokens[0, 0]) == (key("who?"), 0.5)
-    assert server.client.embed(key("who?")) == embedded
-    server.expect_nothing()
-    assert server.client.embed(key("who?", is_check=True)) is None, "a check has other words that are unseen"
-    assert server.expect(Embed).is_check
-
-
-def test_a_question_that_is_refused_is_reported_and_asked_for_again(opened: Opener) -> None:
-    server = opened()
-    server.client.embed(key("who?"))
-    server.embed(error="ContextLengthError", reason="too long")
-    assert server.of(RefusedQuestion) == [RefusedQuestion(key("who?"), "too long")]
-    server.client.embed(key("who?"))
-    assert server.expect(Embed).text == "who?"
 
 
 def test_embeddings_that_are_no_longer_required_are_forgotten_one_day(opened: Opener) -> None:
@@ -573,27 +596,6 @@ def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recal
     assert [kept.events for kept in journal.kept] == [[detections]]
     next_run = opened(journal=FakeJournal(RecalledAnswer(reply, None, events=(detections,))))
     assert next_run.client.requests.recall(STAMP)[1:] == [reply, detections]
-
-
-def test_after_a_loss_the_required_and_the_awaited_questions_are_asked_for(opened: Opener) -> None:
-    server = opened(reconnect=True)
-    server.client.embed(key("who?"))
-    server.client.embeddings.require("where?", ())
-    server.lose()
-    server.greet("where?")
-    assert server.client.embeddings.is_any_awaited
-    server.embed()
-    (embedded,) = server.of(EmbeddedQuestion)
-    assert embedded.key == key("who?")
-
-
-def test_an_unusable_reply_to_another_question_refuses_that(opened: Opener) -> None:
-    server = opened()
-    server.client.embed(key("who?"))
-    assert misdeeds(server.embed(np.nan)) == 1
-    (refused,) = server.of(RefusedQuestion)
-    assert "cannot be used" in refused.error
-    assert server.client.ready
 
 
 @pytest.mark.parametrize(("takes", "on_device"), [(True, True), (False, True), (True, False)])

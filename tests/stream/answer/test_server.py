@@ -182,6 +182,14 @@ class FourSlotsAnswerModel(FakeAnswerModel):
     ),
     case("a packet without a turn is refused", [a >> packet(0, turn=5), a << expired(5)]),
     case(
+        "a packet with the number of another turn is refused and costs nothing",
+        [a >> TURN, a << granted(1), a >> packet(0, turn=5), a << expired(5), a >> packet(0, turn=1), a << answer(0)],
+    ),
+    case(
+        "a client that cancels nothing keeps its turn",
+        [a >> TURN, a << granted(1), a >> Cancel(), a >> packet(0, turn=1), a << answer(0)],
+    ),
+    case(
         "a client cannot send in the turn of another",
         [a >> TURN, a << granted(1), b >> packet(0, turn=1), b << expired(1), a >> packet(0, turn=1), a << answer(0)],
     ),
@@ -464,7 +472,9 @@ def test_a_question_is_embedded_or_refused(
     client.expect(AnswerDelta)
 
 
-@pytest.mark.parametrize(("most", "kinds"), [(8, [Embedded, AnswerDelta]), (2, [ErrorReply])])
+@pytest.mark.parametrize(
+    ("most", "kinds"), [(8, [Embedded, AnswerDelta, Embedded, AnswerReply, Embedded]), (2, [ErrorReply])]
+)
 def test_of_many_questions_a_few_are_embedded_between_two_steps_and_too_many_are_refused(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch, most: int, kinds: list[type[Message]]
 ) -> None:
@@ -482,11 +492,16 @@ def test_of_many_questions_a_few_are_embedded_between_two_steps_and_too_many_are
     assert [type(client.expect(Message)) for _ in kinds] == kinds
 
 
-def test_a_cancelled_check_is_not_reported(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("checks", "reported"), [(("is it there",), 0), ((), 1)])
+def test_what_is_cancelled_while_the_model_works_on_it_is_not_reported(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, checks: tuple[str, ...], reported: int
+) -> None:
     serve(runner)
-    client = Client(runner, checks=("is it there",)).greeted()
+    client = Client(runner, checks=checks).greeted()
     monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: client.link.send(Cancel()))
     client.ask(3)
+    for _ in range(reported):
+        client.expect(AnswerDelta)
     assert client.quiet()
 
 
