@@ -156,17 +156,16 @@ class Stage:
 
     def set_limits(self, limits: dict[str, object]) -> None:
         for name, value in limits.items():
-            for module in (server, turns, idle_work):
-                if hasattr(module, name):
-                    self.patch.setattr(module, name, value)
+            (module,) = (module for module in (server, turns, idle_work) if hasattr(module, name))
+            self.patch.setattr(module, name, value)
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that a client does or receives, or, without a client, that happens to the server."""
+    """Something that clients do or receive, or, without clients, that happens to the server."""
 
     run: Callable[[Stage], object]
-    peer: Peer | None = None
+    peers: tuple[Peer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class Peer:
 
     def __rshift__(self, sent: Sent) -> Step:
         parts = sent if isinstance(sent, tuple) else (sent,)
-        return Step(lambda stage: stage.clients[self.name].link.send(*parts), self)
+        return Step(lambda stage: stage.clients[self.name].link.send(*parts), (self,))
 
     def __lshift__(self, expected: Expected | Sequence[Expected]) -> Step:
         def receive(stage: Stage) -> None:
@@ -189,7 +188,7 @@ class Peer:
                 past = () if isinstance(each, KeepAlive) else (KeepAlive,)
                 check(stage.clients[self.name].receive(*past).message, each)
 
-        return Step(receive, self)
+        return Step(receive, (self,))
 
     def awaits(self, expected: Message, *past: type[Message]) -> Step:
         """Receive this message, perhaps after pieces of an answer, other KeepAlive and messages of these kinds."""
@@ -200,7 +199,7 @@ class Peer:
                 assert isinstance(message, (KeepAlive, AnswerDelta, *past)), f"{message} came"
                 assert time.monotonic() < until_s, f"{expected} did not come"
 
-        return Step(receive, self)
+        return Step(receive, (self,))
 
     def asks(self, number: int, turn: int, frame: int = 7, question: Question = QUESTION) -> Step:
         """Request a turn, which must be the one of this number, and send a packet in it."""
@@ -213,22 +212,22 @@ class Peer:
         def wait(stage: Stage) -> None:
             assert stage.clients[self.name].quiet(), f"{self.name} received a message"
 
-        return Step(wait, self)
+        return Step(wait, (self,))
 
     @property
     def vanishes(self) -> Step:
         """Close the link without a message."""
-        return Step(lambda stage: stage.clients[self.name].link.close(), self)
+        return Step(lambda stage: stage.clients[self.name].link.close(), (self,))
 
 
 def together(*steps: Step) -> Step:
-    """Do steps of one peer."""
+    """Do several steps as one."""
 
     def run(stage: Stage) -> None:
         for step in steps:
             step.run(stage)
 
-    return Step(run, steps[0].peer)
+    return Step(run, tuple(peer for step in steps for peer in step.peers))
 
 
 def counted(**figures: Any) -> Step:
@@ -292,11 +291,9 @@ def shows(
 ) -> Step:
     """Ask about a group that goes on at this place; the answer is about these frames, as in `shown`."""
     kept = place if place[1] else None
+    sent = group(0, turn, place, second, count, question)
     text = shown(*frames, query=question.text)
-    return together(
-        *(peer >> TURN, peer << granted(turn, kept), peer >> group(0, turn, place, second, count, question)),
-        peer << answer(0, text),
-    )
+    return together(peer >> TURN, peer << granted(turn, kept), peer >> sent, peer << answer(0, text))
 
 
 def granted(turn: int, kept: tuple[int, int] | None = None) -> Message:
@@ -338,11 +335,10 @@ def play(script: Script, runner: StageRunner, patch: pytest.MonkeyPatch) -> None
     failure = options.pop("failure", None)
     stage.set_limits({name: options.pop(name) for name in tuple(options) if name.isupper()})
     serve(runner, statistics=stage.statistics, **options)
-    for peer in dict.fromkeys(step.peer for step in script.steps):
-        if peer is not None:
-            client = stage.clients[peer.name] = Client(runner, join=not peer.joins_later)
-            if not peer.joins_later:
-                client.greeted()
+    for peer in dict.fromkeys(peer for step in script.steps for peer in step.peers):
+        stage.clients[peer.name] = Client(runner, join=not peer.joins_later)
+        if not peer.joins_later:
+            stage.clients[peer.name].greeted()
     for step in script.steps:
         step.run(stage)
     if failure is None:

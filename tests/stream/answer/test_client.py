@@ -134,14 +134,11 @@ def feedback_at(column: int, row: int, level: int, attention: float = 1.0) -> li
 WATCHES = ("is it there?",)
 CHECKS = checks_of(*WATCHES)
 YES_NO = make_yes_no_reply(0)
-CHECKED = {
-    **{"frame_index": 5, "pts_s": 2.5, "trigger": "change", "question": "is it there?", "yes": 0.75, "certain": 0.5},
-    **{"holds": None, "tokens_used": 2, "tokens_total": 4},
-}
+CHECKED = {"trigger": "change", "question": "is it there?", "yes": 0.75, "certain": 0.5, "holds": None}
 SPOILT = delta(0, "x" * (ANSWER_CHARS_MAX + 1))
 """A piece of an answer that is too long to be read."""
 HALF = delta(0, "x" * (ANSWER_CHARS_MAX // 2))
-COSTS = {"tokens_used": 2, "tokens_total": 4, "frames": 1, "kept_bytes": 0}
+OF_FRAME = {"frame_index": 5, "pts_s": 2.5, "tokens_used": 2, "tokens_total": 4}
 WITH_FEEDBACK = {"feedback_stamp": STAMP, "arrays": specs_of(*FEEDBACK_ARRAYS)}
 BOXES = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
 SAME = {"extent": (1000.0, 1000.0), "same": 0.9}
@@ -188,7 +185,7 @@ def timed(ttft_ms: float, total_ms: float, **fields: object) -> Like:
     ),
     case(
         "an answer names its question and its costs",
-        [asks(0), hear(answered(0), like(Answer, query="what?", **COSTS))],
+        [asks(0), hear(answered(0), like(Answer, query="what?", frames=1, kept_bytes=0, **OF_FRAME))],
         [lambda server: server.grant(2), lambda server: server.send(tokens(), text="who?")],
         [sent(like(TokenPacketMessage, question={"text": "who?"})), hear(answered(1), like(Answer, query="who?"))],
     ),
@@ -220,7 +217,11 @@ def timed(ttft_ms: float, total_ms: float, **fields: object) -> Like:
         "a check alone ends its turn and has no number",
         [lambda server: server.grant(), lambda server: server.send(tokens(), wants_answer=False, checks=CHECKS)],
         [sent(like(TokenPacketMessage, answer=0, question={"wants_answer": False, "checks": WATCHES})), after(50)],
-        [hear(YES_NO, like(YesNoResult, **CHECKED, timing={"total_ms": 100.0})), has(busy=False), asks(0, turn=2)],
+        [
+            hear(YES_NO, like(YesNoResult, **OF_FRAME, **CHECKED, timing={"total_ms": 100.0})),
+            has(busy=False),
+            asks(0, turn=2),
+        ],
         watches=WATCHES,
     ),
     case(

@@ -35,6 +35,8 @@ from tests.support.runs import StageRunner
 from tests.support.scripts import Script, case, cases, like
 
 a, b = Peer("a"), Peer("b")
+CANNOT_READ = failed("the attention of blind cannot be read", "ModelError")
+BLIND = [a >> TURN, a << granted(1), a >> glance(0, turn=1), a << CANNOT_READ]
 
 
 @cases(
@@ -59,17 +61,8 @@ a, b = Peer("a"), Peer("b")
         "a packet that is no overview is refused",
         [a >> TURN, a << granted(1), a >> structs.replace(glance(0, turn=1)[0], arrays=()), a << failed("arrays")],
     ),
-    *(
-        case(
-            f"a model that cannot glance reports an error: {shared}",
-            [a >> TURN, a << granted(1), a >> glance(0, turn=1)],
-            [a << failed("the attention of blind cannot be read", "ModelError")],
-            model=BlindAnswerModel,
-            shared=is_shared,
-            **({} if is_shared else {"failure": "ModelError"}),
-        )
-        for shared, is_shared in (("a shared server goes on", True), ("a server of one run ends", False))
-    ),
+    case("a model that cannot glance is reported", BLIND, model=BlindAnswerModel, shared=True),
+    case("a model that cannot glance ends a server of one run", BLIND, model=BlindAnswerModel, failure="ModelError"),
     model=GlancingAnswerModel,
 )
 def test_glances(play: Callable[[Script], None], script: Script) -> None:
