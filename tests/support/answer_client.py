@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from arr_coc.answer_schema import AnswerSchema
-from arr_coc.types import Feedback, FramePacket, FrameStamp, Question, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, Question, TileGrid, TokenPacket
 from stream.answer.client import Action, AnswerClient, Failure, Progress
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.detections import DetectionReader
@@ -23,13 +23,14 @@ from stream.answer.structured import StructuredAnswers
 from stream.answer.triggers import Check
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
-from stream.events import PEER_MISBEHAVES, Answer, AnswerPoint, Notice
+from stream.events import PEER_MISBEHAVES, Answer, AnswerDeltaEvent, AnswerPoint, Notice
 from stream.extensions.history.filter import AnswerHistory
 from stream.extensions.history.section import HistorySection
 from stream.extensions.shadow.checks import ShadowChecks
 from stream.extensions.shadow.section import ShadowSection
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
+    AnswerDelta,
     AnswerReply,
     Connect,
     Embed,
@@ -48,6 +49,7 @@ from stream.transport.pool import ServerPool
 from tests.support.clock import FakeClock
 from tests.support.events import answer as made_answer
 from tests.support.events import make_answer_reply, make_frame_packet, make_token_packet
+from tests.support.scripts import Expected, Script, check, check_all, check_fields, containing, like
 
 MS = 1_000_000
 GRID = TileGrid.of(64, 64)
@@ -313,3 +315,111 @@ def answered(number: int, **fields: Any) -> AnswerReply:
 
 def answer(number: int, frame_index: int = 5) -> Answer:
     return msgspec.structs.replace(made_answer(2.5, "of old", frame_index=frame_index), answer=number)
+
+
+ClientStep = Callable[[ClientFixture], object]
+"""What the server of a client sends, or what the client does or sends."""
+
+
+def hear(messages: Message | list[Message], *events: Expected, arrays: Sequence[np.ndarray] = ()) -> ClientStep:
+    """The server sends messages, of which these events come; `arrays` come with the last message."""
+    sent = messages if isinstance(messages, list) else [messages]
+    return lambda server: check_all(server.hear(*sent, arrays=arrays), events)
+
+
+def acted(*actions: Expected) -> ClientStep:
+    """All actions of the last messages."""
+    return lambda server: check_all(server.actions, actions)
+
+
+def failed(reason: str, kind: type | None = None) -> ClientStep:
+    """Of the last messages came a failure whose reason contains this text, and whose error is of this kind."""
+
+    def compare(server: ClientFixture) -> None:
+        (failure,) = server.of(Failure)
+        check(failure, like(Failure, reason=containing(reason)))
+        assert kind is None or isinstance(failure.error, kind)
+
+    return compare
+
+
+def sent(*messages: Expected) -> ClientStep:
+    """The client sends these messages next."""
+
+    def compare(server: ClientFixture) -> None:
+        for message in messages:
+            check(server.expect(Message), message)
+
+    return compare
+
+
+def has(**fields: object) -> ClientStep:
+    """Compare fields of the client."""
+    return lambda server: check_fields(server.client, fields)
+
+
+def does(action: Callable[[AnswerClient], object]) -> ClientStep:
+    """Do something with the client."""
+    return lambda server: action(server.client)
+
+
+def asks(number: int, turn: int = 1, trigger: str = "start") -> ClientStep:
+    """The client requests a turn, and sends a packet with the checks of its watches, about which it awaits an answer
+    of this number."""
+
+    def ask(server: ClientFixture) -> None:
+        assert server.ask(turn, trigger) == number
+
+    return ask
+
+
+def asks_again(turn: int, **fields: object) -> ClientStep:
+    """The client requests a turn, and sends the same packet in it."""
+    return lambda server: check(server.grant_again(turn, Message), like(TokenPacketMessage, turn=turn, **fields))
+
+
+def embeds(value: float = 0.25, **fields: Any) -> ClientStep:
+    """The server replies to the next question, as in `ClientFixture.embed`."""
+    return lambda server: server.embed(value, **fields)
+
+
+def gets_turn(turn: int, kept: tuple[int, int] | None = None) -> ClientStep:
+    """The client requests a turn, and the server grants it."""
+
+    def get(server: ClientFixture) -> None:
+        server.request_turn()
+        server.expect(TurnRequest)
+        server.hear(TurnGrant(turn=turn, kept=None if kept is None else GroupPlace(*kept)))
+
+    return get
+
+
+def goes_on_at(place: tuple[int, int] | None) -> ClientStep:
+    """Compare the place of the next packet in its group of pictures."""
+    return has(requests={"group": {"next_place": None if place is None else GroupPlace(*place)}})
+
+
+def after(ms: int) -> ClientStep:
+    return lambda server: server.clock.advance(ms * MS)
+
+
+def delta(number: int, text: str) -> AnswerDelta:
+    return AnswerDelta(answer=number, text=text)
+
+
+SILENT: ClientStep = ClientFixture.expect_nothing
+"""The client sends nothing."""
+REQUESTS_TURN: ClientStep = ClientFixture.request_turn
+GREETED: ClientStep = ClientFixture.greet
+"""The server admits the client."""
+LOSES_SERVER: ClientStep = ClientFixture.lose
+"""The server is replaced by another one."""
+MISBEHAVES = like(Notice, code=PEER_MISBEHAVES)
+PIECE = AnswerDeltaEvent
+RESENDS = {"reconnect": True, "resend_after_loss": True}
+
+
+def play(script: Script, server: ClientFixture) -> None:
+    """Do the steps of a script."""
+    for step in script.steps:
+        step(server)

@@ -291,21 +291,6 @@ class KilledAnswerModel(FakeAnswerModel):
         yield from super().answer(packet, query)
 
 
-class DoubtingAnswerModel(FakeAnswerModel):
-    """Is never sure of a yes."""
-
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        yes, certainty = super().score_yes_no(packet, query)
-        return min(yes, 0.8), certainty
-
-
-class TalkativeAnswerModel(FakeAnswerModel):
-    """Answers with something else than yes or no."""
-
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        return super().score_yes_no(packet, query)[0], 0.01
-
-
 class WordlessAnswerModel(FakeAnswerModel):
     """Model without a word for yes."""
 
@@ -373,15 +358,6 @@ class HangingAnswerModel(FakeAnswerModel):
         if self._answer_stats is not None:
             threading.Event().wait()
         yield from super().answer(packet, query)
-
-
-class LeavingAnswerModel(FakeAnswerModel):
-    """Ends its process without a message."""
-
-    def answer(self, packet: Packet, query: str) -> Iterator[str]:
-        print("no more memory", flush=True)
-        os._exit(3)
-        yield ""
 
 
 def open_missing(config: Config) -> FakeAnswerModel:

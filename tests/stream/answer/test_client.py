@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, DeviceLost, OptionError
 from arr_coc.types import Feedback, FrameStamp
-from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
+from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, AnswerClient, ClientPhase, Progress
 from stream.answer.embeddings import KEPT, EmbeddedQuestion, QuestionKey, RefusedQuestion
 from stream.answer.filters import RecalledAnswer
 from stream.answer.request import REPEATS_MAX, ServerReady
@@ -24,6 +23,7 @@ from stream.events import (
     ANSWERS_LOST,
     PEER_MISBEHAVES,
     Answer,
+    AnswerCancelled,
     AnswerDeltaEvent,
     AnswerUnchanged,
     Detection,
@@ -35,7 +35,6 @@ from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
-    AnswerDelta,
     Cancel,
     Connect,
     Disconnect,
@@ -53,27 +52,47 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.untrusted import ANSWER_CHARS_MAX
+from stream.untrusted import ANSWER_CHARS_MAX, MISDEEDS_MAX
 from tests.support.answer_client import (
     FEEDBACK,
     FEEDBACK_ARRAYS,
+    GREETED,
     GRID,
     HELLO,
+    LOSES_SERVER,
+    MISBEHAVES,
     MS,
+    PIECE,
+    REQUESTS_TURN,
+    RESENDS,
+    SILENT,
     STAMP,
     ClientFixture,
+    ClientStep,
     FakeJournal,
     Opener,
+    acted,
+    after,
     answer,
     answered,
+    asks,
+    asks_again,
     checks_of,
     client_options,
-    misdeeds,
+    delta,
+    does,
+    embeds,
+    failed,
+    has,
+    hear,
+    play,
+    sent,
     tokens,
     whole_frame,
 )
 from tests.support.clock import FakeClock
-from tests.support.events import make_answer_reply, make_yes_no_reply
+from tests.support.events import make_answer_reply, make_glance_reply, make_overview, make_yes_no_reply
+from tests.support.scripts import Like, Script, case, cases, check, like
 
 
 @pytest.fixture
@@ -94,61 +113,387 @@ def opened(clock: FakeClock) -> Opener:
     return opening
 
 
-def test_a_check_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: FakeClock) -> None:
-    server = opened(watches=("is it there?",))
-    server.grant()
-    server.send(tokens(), "", wants_answer=False, checks=checks_of("is it there?"))
-    message = server.expect(TokenPacketMessage)
-    question = message.question
-    assert (message.answer, question.wants_answer, question.checks) == (0, False, ("is it there?",))
-    clock.advance(50 * MS)
-    (event,) = server.events(YesNoResult, make_yes_no_reply(0))
-    assert event.timing is not None
-    assert (event.frame_index, event.pts_s, event.trigger, event.question) == (5, 2.5, "change", "is it there?")
-    assert (event.yes, event.certain, event.holds) == (0.75, 0.5, None)
-    assert (event.tokens_used, event.tokens_total, event.timing.total_ms) == (2, 4, 100.0)
-    assert not server.client.busy
-    assert server.ask(turn=2) == 0
+OTHER_ENCODING = (
+    "the answer server encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
+)
+CUT = replace(STAMP, frame_index=9, media_ns=4_000 * MS)
+CANCELLED = {"answer": 0, "text": "half", "by": "cut", "by_frame_index": 9, "by_pts_s": 4.0}
 
 
-def test_a_check_beside_an_answer_leaves_it_open(opened: Opener) -> None:
-    server = opened(watches=("is it there?",))
-    assert server.ask() == 0
-    assert len(server.hear(make_yes_no_reply(0))) == 1
-    assert server.client.busy
-    assert len(server.hear(answered(0))) == 1
-    assert not server.client.busy
+def cancels(expected: object) -> ClientStep:
+    """A new shot cancels the answer, of which this event comes."""
+    return lambda server: check(server.client.cancel_answer(CUT), expected)
 
 
-def test_a_check_that_is_repeated_with_its_request_is_reported_once(opened: Opener) -> None:
-    server = opened(watches=("is it there?",), reconnect=True, resend_after_loss=True)
-    server.ask()
-    assert len(server.hear(make_yes_no_reply(0))) == 1
-    server.lose()
-    server.greet()
-    assert server.grant_again(1, TokenPacketMessage).question.wants_answer
-    assert server.hear(make_yes_no_reply(0)) == []
-    assert len(server.hear(answered(0))) == 1
+def feedback_at(column: int, row: int, level: int, attention: float = 1.0) -> list[np.ndarray]:
+    """Arrays of a feedback about one region."""
+    region = np.array([[column, row, level]], np.int32)
+    return [region, np.array([attention], np.float32), np.zeros(1, np.float32)]
 
 
-def test_a_check_may_have_feedback(opened: Opener) -> None:
-    server = opened(watches=("is it there?",))
-    server.ask()
-    server.hear(make_yes_no_reply(0, feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
-    (feedback,) = server.of(Feedback)
-    assert feedback.stamp == STAMP
+WATCHES = ("is it there?",)
+CHECKS = checks_of(*WATCHES)
+YES_NO = make_yes_no_reply(0)
+CHECKED = {"trigger": "change", "question": "is it there?", "yes": 0.75, "certain": 0.5, "holds": None}
+SPOILT = delta(0, "x" * (ANSWER_CHARS_MAX + 1))
+"""A piece of an answer that is too long to be read."""
+HALF = delta(0, "x" * (ANSWER_CHARS_MAX // 2))
+OF_FRAME = {"frame_index": 5, "pts_s": 2.5, "tokens_used": 2, "tokens_total": 4}
+WITH_FEEDBACK = {"feedback_stamp": STAMP, "arrays": specs_of(*FEEDBACK_ARRAYS)}
+BOXES = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
+SAME = {"extent": (1000.0, 1000.0), "same": 0.9}
+LOST_ANSWER = RequestLost(answer=0, reason="no reply within 10 s")
 
 
-@pytest.mark.parametrize(("watches", "number"), [((), 0), (("is it there?",), 1), (("is it?", "was it?"), 0)])
-def test_a_check_that_was_not_asked_for_is_refused(opened: Opener, watches: tuple[str, ...], number: int) -> None:
-    server = opened(watches=watches)
-    server.ask()
-    assert misdeeds(server.hear(make_yes_no_reply(number))) == 1
-    assert server.client.busy
+def lost(count: int) -> ClientStep:
+    """Compare how many answers were lost."""
+    return has(requests={"lost_answers": count})
+
+
+def is_lost(next_step: str) -> Like:
+    return like(Notice, code=ANSWERS_LOST, message=f"an answer was lost: no reply within 10 s; {next_step}")
+
+
+def timed(ttft_ms: float, total_ms: float, **fields: object) -> Like:
+    """An answer with these latencies."""
+    return like(Answer, timing={"ttft_ms": ttft_ms, "total_ms": total_ms}, **fields)
+
+
+@cases(
+    case(
+        "a turn is requested once, of a server that is ready, and allows one packet",
+        [REQUESTS_TURN, GREETED, REQUESTS_TURN, REQUESTS_TURN, sent(TurnRequest), SILENT, has(may_send=False)],
+        [hear(TurnGrant(turn=4)), has(may_send=True), REQUESTS_TURN, SILENT, lambda server: server.send(tokens())],
+        [has(may_send=False, busy=True), sent(like(TokenPacketMessage, answer=0, turn=4, stamp=STAMP))],
+        greeted=False,
+    ),
+    case(
+        "answers are numbered",
+        *([asks(number, turn=number), hear(answered(number), Answer)] for number in range(3)),
+    ),
+    case(
+        "latencies of an answer count from the capture of its frame",
+        [asks(0, trigger="cut"), after(50), hear(delta(0, "all"), PIECE(answer=0, text="all", pts_s=2.5))],
+        [after(300), hear(delta(0, " of it"), PIECE), after(25)],
+        [hear(answered(0), timed(100.0, 425.0, trigger="cut", frame_index=5, pts_s=2.5, start_s=2.5, end_s=2.5))],
+        [has(busy=False)],
+    ),
+    case(
+        "the wait for a turn is reported",
+        [REQUESTS_TURN, sent(TurnRequest), after(20), hear(TurnGrant(turn=1)), lambda server: server.send(tokens())],
+        [sent(TokenPacketMessage), hear(answered(0), like(Answer, timing={"turn_ms": 20.0}))],
+    ),
+    case(
+        "an answer names its question and its costs",
+        [asks(0), hear(answered(0), like(Answer, query="what?", frames=1, kept_bytes=0, **OF_FRAME))],
+        [lambda server: server.grant(2), lambda server: server.send(tokens(), text="who?")],
+        [sent(like(TokenPacketMessage, question={"text": "who?"})), hear(answered(1), like(Answer, query="who?"))],
+    ),
+    *(
+        case(
+            f"an answer about several frames begins with its oldest, which is no newer than the last: {since_ns}",
+            [asks(0), hear(answered(0, frames=3, oldest_frame_ns=since_ns, kept_bytes=77), event)],
+        )
+        for since_ns, event in (
+            (500 * MS, like(Answer, start_s=0.5, end_s=2.5, frames=3, kept_bytes=77)),
+            (9000 * MS, like(Answer, start_s=2.5, end_s=2.5)),
+            (None, like(Answer, start_s=2.5, end_s=2.5)),
+        )
+    ),
+    case("an answer without text has its first token at its end", [asks(0), hear(answered(0), timed(50.0, 50.0))]),
+    case(
+        "feedback follows its answer",
+        [asks(0), hear(answered(0, **WITH_FEEDBACK), Answer, arrays=FEEDBACK_ARRAYS)],
+        [acted(Progress, Answer, Feedback)],
+    ),
+    case(
+        "a check beside an answer leaves it open and may have feedback",
+        [asks(0), hear(make_yes_no_reply(0, **WITH_FEEDBACK), YesNoResult, arrays=FEEDBACK_ARRAYS)],
+        [acted(Progress, YesNoResult, like(Feedback, stamp=STAMP)), has(busy=True)],
+        [hear(answered(0), Answer), has(busy=False)],
+        watches=WATCHES,
+    ),
+    case(
+        "a check alone ends its turn and has no number",
+        [lambda server: server.grant(), lambda server: server.send(tokens(), wants_answer=False, checks=CHECKS)],
+        [sent(like(TokenPacketMessage, answer=0, question={"wants_answer": False, "checks": WATCHES})), after(50)],
+        [
+            hear(YES_NO, like(YesNoResult, **OF_FRAME, **CHECKED, timing={"total_ms": 100.0})),
+            has(busy=False),
+            asks(0, turn=2),
+        ],
+        watches=WATCHES,
+    ),
+    case(
+        "the notice of a model is passed on",
+        [asks(0), hear(answered(0, notice="300 tokens"), Answer, Notice(code=MODEL_NOTICE, message="300 tokens"))],
+    ),
+    case(
+        "the same boxes again are no news",
+        [asks(0, turn=1, trigger="every"), hear(make_answer_reply(0, BOXES, **SAME), Answer, Detections)],
+        [asks(1, turn=2, trigger="every"), hear(make_answer_reply(1, BOXES, **SAME), AnswerUnchanged)],
+        same_above=0.5,
+    ),
+    case(
+        "leaving and cancelling are reported",
+        [does(AnswerClient.leave), sent(Disconnect), does(lambda client: client.leave(cancel=True))],
+        [sent(Cancel, Disconnect)],
+    ),
+)
+def test_answers(opened: Opener, script: Script) -> None:
+    play(script, opened(**script.options))
+
+
+@cases(
+    case(
+        "late replies of a cancelled answer are ignored",
+        [cancels(None), asks(0), hear(delta(0, "half"), PIECE), cancels(like(AnswerCancelled, **CANCELLED))],
+        [sent(Cancel), has(busy=False), hear([delta(0, " more"), answered(0)])],
+        [asks(1, turn=2), hear(delta(1, "new"), PIECE(answer=1, text="new", pts_s=2.5))],
+        [has(requests={"cancelled_answers": 1, "lost_answers": 0})],
+    ),
+    case(
+        "a cancelled answer that is lost is not reported",
+        [asks(0), cancels(AnswerCancelled), hear(LOST_ANSWER), lost(0)],
+    ),
+    case(
+        "after a loss the same packet is sent again and its answer counts from its capture",
+        [asks(0), hear(answered(0), Answer), asks(1, turn=2), hear(delta(1, "half"), PIECE), after(1_000)],
+        [LOSES_SERVER, has(busy=True, ready=False), GREETED, asks_again(9, answer=1, stamp=STAMP)],
+        [after(100), hear(answered(1), timed(1_150.0, 1_150.0)), lost(0)],
+        **RESENDS,
+    ),
+    case(
+        "after a loss the open answer is dropped if it would be late",
+        [asks(0), LOSES_SERVER, has(busy=False), lost(1), GREETED, SILENT, asks(1)],
+        reconnect=True,
+    ),
+    case(
+        "a loss while nothing is open costs nothing",
+        [lambda server: server.grant(), LOSES_SERVER, lost(0), has(may_send=False), GREETED, asks(0)],
+        reconnect=True,
+    ),
+    case(
+        "a check that is repeated with its request is reported once",
+        [asks(0), hear(YES_NO, YesNoResult), LOSES_SERVER, GREETED, asks_again(1, question={"wants_answer": True})],
+        [hear(YES_NO), hear(answered(0), Answer)],
+        watches=WATCHES,
+        **RESENDS,
+    ),
+    case(
+        "the length of an answer that is sent again counts from its beginning",
+        [asks(0), hear([HALF, HALF], PIECE, PIECE), LOSES_SERVER, GREETED],
+        [asks_again(1), hear([HALF, HALF], PIECE, PIECE)],
+        **RESENDS,
+    ),
+    case(
+        "a packet that came too late is sent again",
+        [asks(0), hear(TurnExpired(turn=1)), lost(0), has(busy=True)],
+        [asks_again(2, answer=0), hear(answered(0), Answer)],
+        resend_after_loss=True,
+    ),
+    case(
+        "a packet that came too late is dropped",
+        [asks(0), hear(TurnExpired(turn=1)), lost(1), has(busy=False), SILENT, asks(1, turn=2)],
+    ),
+    case(
+        "the end of an earlier turn says nothing about the open request",
+        [asks(0), hear(answered(0), Answer), asks(1, turn=2), hear(TurnExpired(turn=1)), has(busy=True), lost(0)],
+    ),
+    case(
+        "an answer that the server lost is requested again a few times",
+        [asks(0)],
+        *([hear(LOST_ANSWER, is_lost("asking again")), asks_again(2 + n, answer=0)] for n in range(REPEATS_MAX)),
+        [hear(LOST_ANSWER, is_lost("going on with the newest frame")), has(busy=False), lost(1)],
+        [asks(1, turn=9), hear(answered(1), Answer), lost(1)],
+        resend_after_loss=True,
+    ),
+    case(
+        "an answer that the server lost is dropped",
+        [asks(0), hear(LOST_ANSWER, is_lost("going on with the newest frame")), has(busy=False), lost(1)],
+        [asks(1, turn=9), hear(answered(1), Answer), lost(1)],
+    ),
+)
+def test_losses(opened: Opener, script: Script) -> None:
+    play(script, opened(**script.options))
+
+
+@cases(
+    *(
+        case(
+            f"a message that a server may not send is dropped and the first one reported: {type(message).__name__}",
+            [hear(message, like(Notice, code=PEER_MISBEHAVES, message=re.compile(f"which are dropped: .*{reason}")))],
+            [asks(0), hear(message), has(refused_messages=2), hear(answered(0), like(Answer, text="all of it"))],
+        )
+        for message, reason in (
+            (delta(1, "x"), "answer 1, which was not asked for"),
+            (answered(1), "answer 1, which was not asked for"),
+            (RequestLost(answer=1, reason="gone"), "answer 1, which was not asked for"),
+            (FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=0), "wrong kind, FrameCaptured"),
+        )
+    ),
+    *(
+        case(
+            f"a check that was not asked for is refused: {number} of {watches}",
+            [asks(0), hear(make_yes_no_reply(number), MISBEHAVES), has(busy=True)],
+            watches=watches,
+        )
+        for watches, number in (((), 0), (WATCHES, 1), (("is it?", "was it?"), 0))
+    ),
+    *(
+        case(
+            f"feedback is dropped and its answer is not: {problem}",
+            [asks(0)],
+            [hear(answered(0, feedback_stamp=stamp, arrays=specs_of(*arrays)), Answer, MISBEHAVES, arrays=arrays)],
+            [acted(Progress, like(Answer, text="all of it"), MISBEHAVES)],
+        )
+        for problem, stamp, arrays in (
+            ("a column outside", STAMP, feedback_at(14, 0, 0)),
+            ("a negative row", STAMP, feedback_at(0, -1, 0)),
+            ("a row outside", STAMP, feedback_at(0, 2, 0)),
+            ("not a number", STAMP, feedback_at(0, 0, 0, np.nan)),
+            ("another frame", replace(STAMP, frame_index=99), feedback_at(0, 0, 0)),
+        )
+    ),
+    case(
+        "an unreadable message drops the open answer and several are a failure",
+        [asks(0), hear(SPOILT, MISBEHAVES), has(busy=False), asks(1, turn=2), hear(SPOILT), has(busy=False)],
+        [asks(2, turn=3), hear(SPOILT), failed("cannot be read: Expected `str` of length <= 65536")],
+    ),
+    case(
+        "an unreadable message has the open answer asked for again and several are a failure",
+        [asks(0), hear(SPOILT, MISBEHAVES), has(busy=True), asks_again(2), hear(SPOILT), has(busy=True), asks_again(3)],
+        [hear(SPOILT), failed("cannot be read: Expected `str` of length <= 65536")],
+        resend_after_loss=True,
+    ),
+    case(
+        "unreadable messages with an answer between them are no failure",
+        [asks(0), hear(SPOILT, MISBEHAVES), asks(1, turn=2), hear(SPOILT), asks(2, turn=3), hear(answered(2), Answer)],
+        [asks(3, turn=4), hear(SPOILT), acted()],
+    ),
+    case(
+        "the length of an answer is limited",
+        [asks(0), hear([HALF, HALF], PIECE, PIECE), hear([delta(0, "y")] * 10, MISBEHAVES), has(refused_messages=10)],
+        [hear(answered(0), Answer)],
+    ),
+    case(
+        "a server that sends only invalid messages has failed",
+        [hear([delta(7, "x")] * (MISDEEDS_MAX - 1) + [delta(9, "x")], MISBEHAVES)],
+        [failed(f"{MISDEEDS_MAX} messages in a row were invalid; the last: the answer server refers to answer 9")],
+    ),
+    case(
+        "an embedding that was not asked for and a second hello are refused",
+        [hear(Embedded(text="who?", is_check=False, model_id="m"), MISBEHAVES)],
+        [hear(structs.replace(HELLO, model_id="other")), has(refused_messages=2, hello=HELLO)],
+    ),
+    case(
+        "an extent that is no size is refused",
+        [asks(0), hear(make_answer_reply(0, "[]", extent=(0.0, 1000.0)), MISBEHAVES)],
+    ),
+    case(
+        "a question embedded before the hello is a failure",
+        [sent(Connect), embeds(), failed("embedded a question before it named its model")],
+        greeted=False,
+    ),
+    case(
+        "an unreadable hello is a failure",
+        [hear(structs.replace(HELLO, model_id="m" * 2000), MISBEHAVES), failed("its first messages cannot be used: ")],
+        greeted=False,
+    ),
+    case(
+        "an unusable embedding of a required question is a failure",
+        [sent(Connect), hear(HELLO), embeds(np.nan), failed("its reply to the question cannot be used: ")],
+        greeted=False,
+    ),
+    *(
+        case(
+            f"a required question that is refused is a failure: {error}",
+            [sent(Connect), hear(HELLO), embeds(error=error, reason="too long"), failed("too long", kind)],
+            greeted=False,
+        )
+        for error, kind in (("ContextLengthError", ContextLengthError), ("ArithmeticError", StageDied))
+    ),
+    case(
+        "a server of another encoding is a failure",
+        [hear(structs.replace(HELLO, encode="prune")), failed(OTHER_ENCODING, OptionError)],
+        greeted=False,
+    ),
+)
+def test_refused_messages_and_failures(opened: Opener, script: Script) -> None:
+    play(script, opened(**script.options))
+
+
+TRANSITIONS = """
+                ServerHello     TurnGrant       TurnExpired     GlanceReply     AnswerReply
+CONNECTING      CONNECTING      refused         CONNECTING      refused         refused
+READY           refused         TURN_GRANTED    READY           refused         refused
+TURN_REQUESTED  refused         TURN_GRANTED    TURN_REQUESTED  refused         refused
+TURN_GRANTED    refused         TURN_GRANTED    TURN_GRANTED    refused         refused
+GLANCING        refused         refused         READY           TURN_GRANTED    refused
+IN_FLIGHT       refused         refused         READY           refused         READY
+"""
+"""Of each phase and message, the phase after it."""
+MESSAGES = [HELLO, TurnGrant(turn=1), TurnExpired(turn=1), make_glance_reply(0), answered(0)]
+
+
+@pytest.mark.parametrize("row", [line.split() for line in TRANSITIONS.splitlines()[2:]], ids=lambda row: row[0])
+@pytest.mark.parametrize("message", MESSAGES, ids=TRANSITIONS.split()[: len(MESSAGES)])
+def test_transitions(opened: Opener, row: list[str], message: Message) -> None:
+    phase = ClientPhase[row[0]]
+    server = opened(greeted=phase is not ClientPhase.CONNECTING)
+    if phase not in (ClientPhase.CONNECTING, ClientPhase.READY):
+        server.request_turn()
+    if phase in (ClientPhase.TURN_GRANTED, ClientPhase.GLANCING, ClientPhase.IN_FLIGHT):
+        server.hear(TurnGrant(turn=1))
+    if phase is ClientPhase.GLANCING:
+        server.client.send_glance(make_overview(STAMP, GRID), "what?", server.clock.now_ns())
+    if phase is ClientPhase.IN_FLIGHT:
+        server.send(tokens())
+    assert server.client.phase is phase
+    outcome = row[1 + MESSAGES.index(message)]
+    server.hear(message)
+    assert server.client.refused_messages == (outcome == "refused")
+    assert server.client.phase is (phase if outcome == "refused" else ClientPhase[outcome])
 
 
 def key(text: str, *, is_check: bool = False) -> QuestionKey:
     return QuestionKey(text, is_check)
+
+
+def is_embedded(question: QuestionKey, expected: object) -> ClientStep:
+    """What the client knows of a question, whose embedding it asks for unless it has it."""
+    return lambda server: check(server.client.embed(question), expected)
+
+
+WHO, WHO_CHECK = key("who?"), key("who?", is_check=True)
+EMBEDDED = like(EmbeddedQuestion, key=WHO, embedding={"text": "who?", "model_id": "m"})
+
+
+@cases(
+    case(
+        "an embedding is asked for once, and again for a check, which has other words that are unseen",
+        [is_embedded(WHO, None), is_embedded(WHO, None), embeds(), acted(EMBEDDED), is_embedded(WHO, EMBEDDED), SILENT],
+        [is_embedded(WHO_CHECK, None), sent(like(Embed, is_check=True))],
+    ),
+    case(
+        "a question that is refused is reported and asked for again",
+        [is_embedded(WHO, None), embeds(error="ContextLengthError", reason="too long")],
+        [acted(RefusedQuestion(WHO, "too long")), is_embedded(WHO, None), sent(like(Embed, text="who?"))],
+    ),
+    case(
+        "an unusable reply to another question refuses that",
+        [is_embedded(WHO, None), embeds(np.nan), has(ready=True)],
+        [acted(MISBEHAVES, like(RefusedQuestion, key=WHO, error=re.compile("cannot be used")))],
+    ),
+    case(
+        "after a loss the required and the awaited questions are asked for",
+        [is_embedded(WHO, None), does(lambda client: client.embeddings.require("where?", ())), LOSES_SERVER],
+        [lambda server: server.greet("where?"), has(embeddings={"is_any_awaited": True}), embeds(), acted(EMBEDDED)],
+        reconnect=True,
+    ),
+)
+def test_embeddings(opened: Opener, script: Script) -> None:
+    play(script, opened(**script.options))
 
 
 def test_it_is_ready_when_the_required_questions_are_embedded(opened: Opener) -> None:
@@ -171,51 +516,6 @@ def test_it_is_ready_when_the_required_questions_are_embedded(opened: Opener) ->
     server.expect_nothing()
 
 
-def test_an_embedding_is_asked_for_once(opened: Opener) -> None:
-    server = opened()
-    assert server.client.embed(key("who?")) is None
-    assert server.client.embed(key("who?")) is None
-    server.embed(0.5)
-    (embedded,) = server.of(EmbeddedQuestion)
-    assert (embedded.key, embedded.embedding.tokens[0, 0]) == (key("who?"), 0.5)
-    assert server.client.embed(key("who?")) == embedded
-    server.expect_nothing()
-    assert server.client.embed(key("who?", is_check=True)) is None, "a check has other words that are unseen"
-    assert server.expect(Embed).is_check
-
-
-def test_a_question_that_is_refused_is_reported_and_asked_for_again(opened: Opener) -> None:
-    server = opened()
-    server.client.embed(key("who?"))
-    server.embed(error="ContextLengthError", reason="too long")
-    assert server.of(RefusedQuestion) == [RefusedQuestion(key("who?"), "too long")]
-    server.client.embed(key("who?"))
-    assert server.expect(Embed).text == "who?"
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"), [("ContextLengthError", ContextLengthError), ("ArithmeticError", StageDied)]
-)
-def test_a_required_question_that_is_refused_is_a_failure(opened: Opener, error: str, kind: type[Exception]) -> None:
-    server = opened(greeted=False)
-    server.expect(Connect)
-    server.hear(HELLO)
-    server.embed(error=error, reason="too long")
-    (failure,) = server.of(Failure)
-    assert failure.reason == "too long"
-    assert isinstance(failure.error, kind)
-
-
-def test_a_server_of_another_encoding_is_a_failure(opened: Opener) -> None:
-    server = opened(greeted=False)
-    server.hear(msgspec.structs.replace(HELLO, encode="prune"))
-    (failure,) = server.of(Failure)
-    assert failure.reason == (
-        "the answer server encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
-    )
-    assert isinstance(failure.error, OptionError)
-
-
 def test_embeddings_that_are_no_longer_required_are_forgotten_one_day(opened: Opener) -> None:
     server = opened()
     for number in range(KEPT + 1):
@@ -223,79 +523,6 @@ def test_embeddings_that_are_no_longer_required_are_forgotten_one_day(opened: Op
         server.embed()
     embeddings = server.client.embeddings
     assert [embeddings.get(key(text)) is None for text in ("0?", "1?", "what?")] == [True, False, False]
-
-
-def test_a_turn_is_requested_once_and_only_of_a_server_that_is_ready(opened: Opener) -> None:
-    server = opened(greeted=False)
-    server.request_turn()
-    server.greet()
-    server.request_turn()
-    server.request_turn()
-    server.expect(TurnRequest)
-    server.expect_nothing()
-    assert not server.client.may_send
-    server.hear(TurnGrant(turn=4))
-    assert server.client.may_send
-    server.request_turn()
-    server.expect_nothing()
-
-
-def test_a_turn_allows_one_packet(opened: Opener) -> None:
-    server = opened()
-    server.grant(4)
-    server.send(tokens(), "start")
-    assert not server.client.may_send
-    assert server.client.busy
-    message, received = server.expect_whole(TokenPacketMessage)
-    assert (message.answer, message.turn) == (0, 4)
-    assert token_packet(message, received.parts).stamp == STAMP
-
-
-def test_answers_are_numbered(opened: Opener) -> None:
-    server = opened()
-    for number in range(3):
-        assert server.ask(turn=number) == number
-        server.hear(answered(number))
-
-
-def test_latencies_of_an_answer_count_from_its_frames_capture(opened: Opener, clock: FakeClock) -> None:
-    server = opened()
-    server.ask(trigger="cut")
-    clock.advance(50 * MS)
-    assert server.hear(AnswerDelta(answer=0, text="all")) == [AnswerDeltaEvent(answer=0, text="all", pts_s=2.5)]
-    clock.advance(300 * MS)
-    server.hear(AnswerDelta(answer=0, text=" of it"))
-    clock.advance(25 * MS)
-    (event,) = server.events(Answer, answered(0))
-    assert event.timing is not None
-    assert (event.timing.ttft_ms, event.timing.total_ms) == (100.0, 425.0)
-    assert (event.frame_index, event.pts_s, event.start_s, event.end_s) == (5, 2.5, 2.5, 2.5)
-    assert (event.trigger, event.query, event.tokens_used, event.tokens_total) == ("cut", "what?", 2, 4)
-    assert (event.frames, event.kept_bytes) == (1, 0)
-    assert not server.client.busy
-
-
-@pytest.mark.parametrize(("since_ns", "start_s"), [(500 * MS, 0.5), (9000 * MS, 2.5), (None, 2.5)])
-def test_an_answer_about_several_frames_begins_with_its_oldest(
-    opened: Opener, since_ns: int | None, start_s: float
-) -> None:
-    """After a source went back in time, no frame is older than the last one."""
-    server = opened()
-    (event,) = server.events(Answer, answered(server.ask(), frames=3, oldest_frame_ns=since_ns, kept_bytes=77))
-    assert (event.start_s, event.end_s, event.frames, event.kept_bytes) == (start_s, 2.5, 3, 77)
-
-
-def test_an_answer_without_text_has_its_first_token_at_its_end(opened: Opener) -> None:
-    server = opened()
-    (event,) = server.events(Answer, answered(server.ask()))
-    assert event.timing is not None
-    assert event.timing.ttft_ms == event.timing.total_ms == 50.0
-
-
-def test_feedback_follows_its_answer(opened: Opener) -> None:
-    server = opened()
-    server.hear(answered(server.ask(), feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
-    assert [type(action) for action in server.actions] == [Progress, Answer, Feedback]
 
 
 def test_without_a_snapshot_a_frame_is_sent_as_a_copy(opened: Opener) -> None:
@@ -320,199 +547,6 @@ def test_a_frame_is_written_to_the_snapshot_if_there_is_one(opened: Opener) -> N
         assert len(received.parts) == 2
     finally:
         writer.close()
-
-
-def test_leaving_and_cancelling_are_reported(opened: Opener) -> None:
-    server = opened()
-    server.client.leave()
-    server.expect(Disconnect)
-    server.client.leave(cancel=True)
-    server.expect(Cancel)
-    server.expect(Disconnect)
-
-
-def test_late_replies_of_a_cancelled_answer_are_ignored(opened: Opener) -> None:
-    server = opened()
-    assert server.client.cancel_answer(STAMP) is None, "nothing is asked yet"
-    server.ask()
-    server.hear(AnswerDelta(answer=0, text="half"))
-    cut = replace(STAMP, frame_index=9, media_ns=4_000 * MS)
-    event = server.client.cancel_answer(cut)
-    assert event is not None
-    assert (event.answer, event.text, event.by, event.by_frame_index, event.by_pts_s) == (0, "half", "cut", 9, 4.0)
-    server.expect(Cancel)
-    assert not server.client.busy
-    assert server.hear(AnswerDelta(answer=0, text=" more"), answered(0)) == []
-    assert server.ask(2) == 1
-    assert server.hear(AnswerDelta(answer=1, text="new")) == [AnswerDeltaEvent(answer=1, text="new", pts_s=2.5)]
-    assert (server.client.requests.cancelled_answers, server.client.requests.lost_answers) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (AnswerDelta(answer=1, text="x"), "answer 1, which was not asked for"),
-        (answered(1), "answer 1, which was not asked for"),
-        (RequestLost(answer=1, reason="gone"), "answer 1, which was not asked for"),
-        (FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=0), "wrong kind, FrameCaptured"),
-    ],
-)
-def test_a_message_that_a_server_may_not_send_is_dropped_and_the_first_one_reported(
-    opened: Opener, message: Message, reason: str
-) -> None:
-    server = opened()
-    (notice,) = server.events(Notice, message)
-    assert notice.code == PEER_MISBEHAVES
-    assert "the server sent invalid messages, which are dropped" in notice.message
-    assert reason in notice.message
-    assert server.ask() == 0
-    assert server.hear(message) == []
-    assert server.client.refused_messages == 2
-    assert [event.text for event in server.events(Answer, answered(0))] == ["all of it"]
-
-
-@pytest.mark.parametrize("resends", [True, False])
-def test_an_unreadable_message_spoils_the_open_answer_and_several_are_a_failure(opened: Opener, resends: bool) -> None:
-    server = opened(resend_after_loss=resends)
-    server.ask()
-    for turn in range(2, UNREADABLE_MAX + 1):
-        server.hear(AnswerDelta(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
-        assert server.client.busy is resends
-        server.grant_again(turn, TokenPacketMessage) if resends else server.ask(turn)
-    server.hear(AnswerDelta(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
-    assert "cannot be read: Expected `str` of length <= 65536" in server.of(Failure)[0].reason
-
-
-def test_the_length_of_an_answer_is_limited(opened: Opener) -> None:
-    server = opened()
-    number, half = server.ask(), "x" * (ANSWER_CHARS_MAX // 2)
-    assert len(server.hear(*[AnswerDelta(answer=number, text=half)] * 2)) == 2
-    assert misdeeds(server.hear(*[AnswerDelta(answer=number, text="y")] * 10)) == 1
-    assert server.client.refused_messages == 10
-    assert isinstance(server.hear(answered(number))[0], Answer)
-
-
-def test_unusable_feedback_is_dropped_and_its_answer_is_not(opened: Opener) -> None:
-    server = opened()
-    lies = [
-        ([[14, 0, 0]], [1.0], STAMP),
-        ([[0, -1, 0]], [1.0], STAMP),
-        ([[0, 2, 0]], [1.0], STAMP),
-        ([[0, 0, 0]], [np.nan], STAMP),
-        ([[0, 0, 0]], [1.0], dataclasses.replace(STAMP, frame_index=99)),
-    ]
-    for turn, (regions, attention, stamp) in enumerate(lies, 1):
-        number = server.ask(turn)
-        arrays = [np.array(regions, np.int32), np.array(attention, np.float32), np.zeros(1, np.float32)]
-        reported = server.hear(answered(number, feedback_stamp=stamp, arrays=specs_of(*arrays)), arrays=arrays)
-        assert [event.text for event in reported if isinstance(event, Answer)] == ["all of it"]
-        assert server.of(Feedback) == []
-    assert server.client.refused_messages == len(lies)
-
-
-def test_a_server_that_sends_only_invalid_messages_has_failed(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.answer.client.MISDEEDS_MAX", 3)
-    server = opened()
-    server.hear(*(AnswerDelta(answer=number, text="x") for number in (7, 8, 9)))
-    assert re.search(r"3 messages in a row were invalid; the last: .* answer 9", server.of(Failure)[0].reason)
-
-
-def test_an_embedding_that_was_not_asked_for_and_a_second_hello_are_refused(opened: Opener) -> None:
-    server = opened()
-    assert misdeeds(server.hear(Embedded(text="who?", is_check=False, model_id="m"))) == 1
-    assert misdeeds(server.hear(ServerHello(model_id="other", knows_levels=False, known_world=None))) == 0
-    assert server.client.refused_messages == 2
-    assert server.client.hello == HELLO
-
-
-def test_the_length_of_an_answer_that_is_sent_again_counts_from_its_beginning(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stream.answer.request.ANSWER_CHARS_MAX", 4)
-    server = opened(reconnect=True, resend_after_loss=True)
-    delta = AnswerDelta(answer=server.ask(), text="abc")
-    assert [event.text for event in server.events(AnswerDeltaEvent, delta)] == ["abc"]
-    server.lose()
-    server.greet()
-    server.grant_again(1, TokenPacketMessage)
-    assert [event.text for event in server.events(AnswerDeltaEvent, delta)] == ["abc"]
-
-
-def test_after_a_loss_the_same_packet_is_sent_again_with_resend_after_loss(opened: Opener, clock: FakeClock) -> None:
-    server = opened(reconnect=True, resend_after_loss=True)
-    server.hear(answered(server.ask()))
-    server.ask(2)
-    server.hear(AnswerDelta(answer=1, text="half"))
-    clock.advance(1_000 * MS)
-    server.lose()
-    assert server.client.busy
-    assert not server.client.ready
-    server.greet()
-    message = server.grant_again(9, TokenPacketMessage)
-    assert (message.answer, message.turn, message.stamp) == (1, 9, STAMP)
-    clock.advance(100 * MS)
-    (event,) = server.events(Answer, answered(1))
-    assert event.timing is not None
-    assert event.timing.ttft_ms == event.timing.total_ms == 1_150.0
-    assert server.client.requests.lost_answers == 0
-
-
-def test_after_a_loss_the_open_answer_is_dropped_if_it_would_be_late(opened: Opener) -> None:
-    server = opened(reconnect=True)
-    server.ask()
-    server.lose()
-    assert not server.client.busy
-    assert server.client.requests.lost_answers == 1
-    server.greet()
-    server.expect_nothing()
-    assert server.ask() == 1
-
-
-def test_a_loss_while_nothing_is_open_costs_nothing(opened: Opener) -> None:
-    server = opened(reconnect=True)
-    server.grant()
-    server.lose()
-    assert server.client.requests.lost_answers == 0
-    assert not server.client.may_send
-    server.greet()
-    assert server.ask() == 0
-
-
-def test_after_a_loss_the_required_and_the_awaited_questions_are_asked_for(opened: Opener) -> None:
-    server = opened(reconnect=True)
-    server.client.embed(key("who?"))
-    server.client.embeddings.require("where?", ())
-    server.lose()
-    server.greet("where?")
-    assert server.client.embeddings.is_any_awaited
-    server.embed()
-    (embedded,) = server.of(EmbeddedQuestion)
-    assert embedded.key == key("who?")
-
-
-@pytest.mark.parametrize("resends", [True, False])
-def test_a_packet_that_came_too_late_is_sent_again_or_dropped(opened: Opener, resends: bool) -> None:
-    server = opened(resend_after_loss=resends)
-    server.ask(1)
-    server.hear(TurnExpired(turn=1))
-    assert server.client.requests.lost_answers == (not resends)
-    assert server.client.busy == resends
-    if resends:
-        message = server.grant_again(2, TokenPacketMessage)
-        assert (message.answer, message.turn) == (0, 2)
-        assert len(server.events(Answer, answered(0))) == 1
-    else:
-        server.expect_nothing()
-        assert server.ask(2) == 1
-
-
-def test_an_answer_is_reported_with_its_question(opened: Opener) -> None:
-    server = opened()
-    server.grant()
-    server.send(tokens(), text="who?")
-    assert server.expect(TokenPacketMessage).question.text == "who?"
-    (event,) = server.events(Answer, answered(0))
-    assert event.query == "who?"
 
 
 def test_answers_are_kept_with_their_feedback(opened: Opener) -> None:
@@ -565,46 +599,6 @@ def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recal
     assert next_run.client.requests.recall(STAMP)[1:] == [reply, detections]
 
 
-def test_the_same_boxes_again_are_no_news(opened: Opener) -> None:
-    server = opened(same_above=0.5)
-    text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
-    for turn, kinds in ((1, [Answer, Detections]), (2, [AnswerUnchanged])):
-        number = server.ask(turn, "every")
-        events = server.hear(make_answer_reply(number, text, extent=(1000.0, 1000.0), same=0.9))
-        assert [type(event) for event in events if not isinstance(event, AnswerDeltaEvent)] == kinds
-
-
-def test_an_extent_that_is_no_size_is_refused(opened: Opener) -> None:
-    server = opened()
-    events = server.hear(make_answer_reply(server.ask(), "[]", extent=(0.0, 1000.0)))
-    assert misdeeds(events) == 1
-
-
-def test_first_messages_that_cannot_be_used_are_a_failure(opened: Opener) -> None:
-    server = opened(greeted=False)
-    server.expect(Connect)
-    server.embed()
-    assert "embedded a question before it named its model" in server.of(Failure)[0].reason
-    server = opened(greeted=False)
-    server.hear(msgspec.structs.replace(HELLO, model_id="m" * 2000))
-    assert server.of(Failure)[0].reason.startswith("its first messages cannot be used: ")
-    server = opened(greeted=False)
-    server.expect(Connect)
-    server.hear(HELLO)
-    server.embed(np.nan)
-    (failure,) = server.of(Failure)
-    assert re.fullmatch(r"its reply to the question cannot be used: .*(number|NaN).*", failure.reason)
-
-
-def test_an_unusable_reply_to_another_question_refuses_that(opened: Opener) -> None:
-    server = opened()
-    server.client.embed(key("who?"))
-    assert misdeeds(server.embed(np.nan)) == 1
-    (refused,) = server.of(RefusedQuestion)
-    assert "cannot be used" in refused.error
-    assert server.client.ready
-
-
 @pytest.mark.parametrize(("takes", "on_device"), [(True, True), (False, True), (True, False)])
 def test_pixels_on_a_device_go_beside_the_message_if_the_server_takes_them(
     opened: Opener, takes: bool, on_device: bool
@@ -614,7 +608,7 @@ def test_pixels_on_a_device_go_beside_the_message_if_the_server_takes_them(
         packet = replace(packet, pixels=torch.from_numpy(packet.host_pixels.copy()))
     server = opened(greeted=False, pixels=shared)
     assert server.expect(Connect).pixels_at == PixelPlace()
-    server.hear(msgspec.structs.replace(HELLO, takes_device_pixels=takes))
+    server.hear(structs.replace(HELLO, takes_device_pixels=takes))
     server.embed()
     server.grant()
     server.client.send_glance(packet, "what?", server.clock.now_ns())
@@ -635,7 +629,7 @@ class UnsharedPixels(LocalPixels):
 
 @pytest.mark.parametrize(
     ("pixels", "hello"),
-    [(LocalPixels(), msgspec.structs.replace(HELLO, pixels_refused="another GPU")), (UnsharedPixels(), HELLO)],
+    [(LocalPixels(), structs.replace(HELLO, pixels_refused="another GPU")), (UnsharedPixels(), HELLO)],
 )
 def test_the_reason_that_pixels_are_copied_is_reported_once(
     opened: Opener, pixels: LocalPixels, hello: ServerHello
@@ -647,37 +641,3 @@ def test_the_reason_that_pixels_are_copied_is_reported_once(
     assert "by way of host memory: another GPU; --single-process" in notice.message
     server.lose()
     assert server.greet(hello=hello) == []
-
-
-def test_an_answer_that_the_server_lost_is_reported_and_requested_again_a_few_times(
-    opened: Opener,
-) -> None:
-    for resends in (False, True):
-        server = opened(resend_after_loss=resends)
-        number = server.ask()
-        message = RequestLost(answer=number, reason="no reply within 10 s")
-        for turn in range(REPEATS_MAX if resends else 0):
-            (notice,) = server.events(Notice, message)
-            assert notice.message.endswith("asking again")
-            assert server.grant_again(turn + 2, TokenPacketMessage).answer == number
-        (notice,) = server.events(Notice, message)
-        assert notice.code == ANSWERS_LOST
-        assert notice.message == "an answer was lost: no reply within 10 s; going on with the newest frame"
-        assert not server.client.busy
-        assert server.client.requests.lost_answers == 1
-        server.hear(answered(server.ask(turn=9)))
-        assert server.client.requests.lost_answers == 1
-
-
-def test_a_cancelled_answer_that_is_lost_is_not_reported(opened: Opener) -> None:
-    server = opened()
-    number = server.ask()
-    server.client.cancel_answer(replace(STAMP, frame_index=9))
-    assert server.hear(RequestLost(answer=number, reason="gone")) == []
-    assert server.client.requests.lost_answers == 0
-
-
-def test_the_notice_of_a_model_is_passed_on(opened: Opener) -> None:
-    server = opened()
-    reply = msgspec.structs.replace(answered(server.ask()), notice="it counts 300 tokens")
-    assert server.hear(reply)[1:] == [Notice(code=MODEL_NOTICE, message="it counts 300 tokens")]

@@ -12,11 +12,9 @@ from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server_statistics import ServerStatistics
 from stream.protocol.messages import AnswerDelta, AnswerReply, Disconnect, KeepAlive, TurnGrant, TurnRequest
 from tests.arr_coc.qwen.test_session_slots import SECRET_QUERY, alone, options, secret_packets
-from tests.stream.answer.test_server import Client, runner, serve
+from tests.support.answer_server import Client, serve
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner
-
-__all__ = ["runner"]
 
 
 def texts(clients: list[Client], packets: list[TokenPacket]) -> list[str]:

@@ -4,111 +4,79 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from msgspec import structs
 
 from arr_coc.types import TokenPacket
-from stream.answer import server as server_module
 from stream.answer.model import AnswerStats
 from stream.protocol.codec import feedback_of, glance_message
-from stream.protocol.messages import (
-    Cancel,
-    Disconnect,
-    ErrorReply,
-    GlanceReply,
-    TurnExpired,
-    TurnGrant,
-    TurnRequest,
-)
+from stream.protocol.messages import Cancel, Disconnect, GlanceReply, Message, TurnGrant
 from stream.untrusted import GLANCES_A_TURN_MAX
-from tests.stream.answer.test_server import LIMIT_MS, Client, runner, serve, tokens
-from tests.support import answer_models
 from tests.support.answer_models import BlindAnswerModel, GlancingAnswerModel
+from tests.support.answer_server import (
+    NS,
+    TURN,
+    Client,
+    Peer,
+    answer,
+    expired,
+    failed,
+    glance,
+    granted,
+    limits,
+    overview,
+    packet,
+    serve,
+)
+from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner
+from tests.support.scripts import Script, case, cases, like
 
-__all__ = ["runner"]
-
-
-@pytest.fixture(autouse=True)
-def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
+a, b = Peer("a"), Peer("b")
+CANNOT_READ = failed("the attention of blind cannot be read", "ModelError")
+BLIND = [a >> TURN, a << granted(1), a >> glance(0, turn=1), a << CANNOT_READ]
 
 
-def overview() -> TokenPacket:
-    packet = tokens()
-    packet.pixels[1] = 9
-    return replace(packet, overview=2)
+@cases(
+    case(
+        "the turn is kept, for its client alone, until the packet that follows the glance",
+        [a >> TURN, a << granted(1), b >> TURN, a >> glance(5, turn=1)],
+        [a << like(GlanceReply, glance=5, work={"tokens_used": 2, "flops": 7}), b.quiet],
+        [a >> packet(3, turn=1), a << answer(3), b << granted(2)],
+    ),
+    case(
+        "too many glances in a turn are refused and end it",
+        [a >> TURN, a << granted(1), b >> TURN],
+        *([a >> glance(number, turn=1), a << GlanceReply] for number in range(GLANCES_A_TURN_MAX)),
+        [a >> glance(9, turn=1), a << expired(1), limits(TURN_LIMIT_NS=NS), b << granted(2)],
+    ),
+    case(
+        "a turn expires if no packet follows the glance",
+        [a >> TURN, a << granted(1), a >> glance(0, turn=1), a << GlanceReply],
+        [limits(TURN_LIMIT_NS=NS), b >> TURN, b << granted(2)],
+    ),
+    case(
+        "a packet that is no overview is refused",
+        [a >> TURN, a << granted(1), a >> structs.replace(glance(0, turn=1)[0], arrays=()), a << failed("arrays")],
+    ),
+    case("a model that cannot glance is reported", BLIND, model=BlindAnswerModel, shared=True),
+    case("a model that cannot glance ends a server of one run", BLIND, model=BlindAnswerModel, failure="ModelError"),
+    model=GlancingAnswerModel,
+)
+def test_glances(play: Callable[[Script], None], script: Script) -> None:
+    play(script)
 
 
-def test_a_glance_returns_the_attention_and_keeps_the_turn(runner: StageRunner) -> None:
+def test_a_glance_returns_the_attention(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel)
     client = Client(runner).greeted()
-    turn = client.turn()
-    client.link.send(*glance_message(5, turn, overview(), "what?"))
+    client.link.send(*glance_message(5, client.turn(), overview(), "what?"))
     reply, received = client.expect_whole(GlanceReply)
-    assert (reply.glance, reply.work.tokens_used, reply.work.flops) == (5, 2, 7)
     feedback = feedback_of(reply, received.parts)
     assert feedback is not None
     np.testing.assert_array_equal(feedback.attention, [0, 1])
-    client.ask(3, turn)
-    assert client.hear_answer().answer == 3
-
-
-def test_no_other_client_gets_a_turn_between_a_glance_and_its_packet(runner: StageRunner) -> None:
-    serve(runner, GlancingAnswerModel, shared=True)
-    client, other = Client(runner).greeted(), Client(runner).greeted()
-    turn = client.turn()
-    other.link.send(TurnRequest())
-    client.link.send(*glance_message(0, turn, overview(), "what?"))
-    client.expect(GlanceReply)
-    assert other.quiet()
-    client.ask(0, turn)
-    client.hear_answer()
-    other.expect(TurnGrant)
-
-
-def test_too_many_glances_in_a_turn_are_refused(runner: StageRunner) -> None:
-    serve(runner, GlancingAnswerModel, shared=True)
-    client, other = Client(runner).greeted(), Client(runner).greeted()
-    turn = client.turn()
-    other.link.send(TurnRequest())
-    for number in range(GLANCES_A_TURN_MAX):
-        client.link.send(*glance_message(number, turn, overview(), "what?"))
-        client.expect(GlanceReply)
-    client.link.send(*glance_message(9, turn, overview(), "what?"))
-    assert client.expect(TurnExpired).turn == turn
-    other.expect(TurnGrant)
-
-
-def test_a_turn_expires_if_no_packet_follows_the_glance(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    serve(runner, GlancingAnswerModel, shared=True)
-    client, other = Client(runner).greeted(), Client(runner).greeted()
-    turn = client.turn()
-    client.link.send(*glance_message(0, turn, overview(), "what?"))
-    client.expect(GlanceReply)
-    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1)
-    other.link.send(TurnRequest())
-    other.expect(TurnGrant)  # the packet was never sent
-
-
-def test_a_packet_that_is_no_overview_is_refused(runner: StageRunner) -> None:
-    serve(runner, GlancingAnswerModel, shared=True)
-    client = Client(runner).greeted()
-    message, _ = glance_message(0, client.turn(), overview(), "what?")
-    client.link.send(structs.replace(message, arrays=()))
-    assert client.expect(ErrorReply).error == "TransportError"
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_model_that_cannot_glance_reports_an_error(runner: StageRunner, shared: bool) -> None:
-    serve(runner, BlindAnswerModel, shared=shared)
-    client = Client(runner).greeted()
-    client.link.send(*glance_message(0, client.turn(), overview(), "what?"))
-    error = client.expect(ErrorReply)
-    assert (error.error, error.message.split(";")[0]) == ("ModelError", "the attention of blind cannot be read")
 
 
 class WaitingModel(GlancingAnswerModel):
@@ -123,31 +91,26 @@ class WaitingModel(GlancingAnswerModel):
 
 
 @pytest.fixture
-def glancing(runner: StageRunner) -> Iterator[tuple[Client, int]]:
-    """A client in the middle of a glance, and its turn."""
+def glancing(runner: StageRunner) -> Iterator[Client]:
+    """A client in the middle of a glance."""
     WaitingModel.looking.clear()
     WaitingModel.go_on.clear()
     serve(runner, WaitingModel, shared=True)
     client = Client(runner).greeted()
-    turn = client.turn()
-    client.link.send(*glance_message(0, turn, overview(), "what?"))
+    client.link.send(*glance_message(0, client.turn(), overview(), "what?"))
     assert WaitingModel.looking.wait(LIMIT_MS / 1000)
-    yield client, turn
+    yield client
     WaitingModel.go_on.set()
 
 
-@pytest.mark.parametrize(
-    "leave", [lambda client: client.link.send(Disconnect()), lambda client: client.link.send(Cancel())]
-)
+@pytest.mark.parametrize("message", [Disconnect(), Cancel()])
 def test_a_client_that_leaves_during_a_glance_frees_its_turn(
-    runner: StageRunner, glancing: tuple[Client, int], leave: Callable[[Client], None]
+    runner: StageRunner, glancing: Client, message: Message
 ) -> None:
-    client, _ = glancing
     other = Client(runner)
-    leave(client)
-    other.link.send(TurnRequest())
+    glancing.link.send(message)
     WaitingModel.go_on.set()
     other.greeted()
-    other.link.send(TurnRequest())
+    other.link.send(TURN)
     other.expect(TurnGrant)
-    assert client.quiet()
+    assert glancing.quiet()

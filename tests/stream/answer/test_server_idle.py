@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import ClassVar
 
-import pytest
-
 from arr_coc.types import GroupPlace, TokenPacket
-from stream.answer import idle_work as idle_work_module
-from stream.answer import server as server_module
 from stream.answer.memory import GroupMemory
 from stream.answer.readings import KeptReading
-from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
 from stream.protocol.codec import idle_message
-from stream.protocol.messages import (
-    ErrorReply,
-    IdleGrant,
-    IdlePass,
-    IdleReply,
-    IdleRequest,
-    ServerHello,
-    TurnGrant,
-    TurnRequest,
-)
-from tests.stream.answer.test_server import Client, runner, serve
-from tests.stream.answer.test_server_memory import ask, shown
+from stream.protocol.messages import Connect, IdleGrant, IdlePass, IdleReply, IdleRequest, ServerHello
 from tests.support.answer_models import MemoryAnswerModel
+from tests.support.answer_server import (
+    TURN,
+    Parts,
+    Peer,
+    Stage,
+    Step,
+    failed,
+    granted,
+    shows,
+    together,
+)
 from tests.support.events import make_group_packet
-from tests.support.network import LIMIT_MS, until
-from tests.support.runs import StageRunner
-
-__all__ = ["runner"]
+from tests.support.network import until
+from tests.support.scripts import Like, Script, case, cases, like
 
 
 class StepwiseReading(KeptReading):
@@ -71,116 +64,102 @@ class ReadingAnswerModel(MemoryAnswerModel):
         return StepwiseReading(self, self.memory, client, packets)
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((server_module, "TURN_LIMIT_NS"), (idle_work_module, "GRANT_LIMIT_NS")):
-        monkeypatch.setattr(module, name, LIMIT_MS * 1_000_000)
+a, b, late = Peer("a"), Peer("b"), Peer("late", joins_later=True)
+
+KEY_FRAME = shows(a, 1, (1, 0), 1, [(1, 2)])
+"""The server has the key frame of a group."""
+MAY_END = Step(lambda stage: ReadingAnswerModel.newest.may_end.set())
+"""Readings end at their next step."""
 
 
-@pytest.fixture
-def client(runner: StageRunner) -> Client:
-    """Client of whose group the server has the key frame."""
-    serve(runner, model=ReadingAnswerModel, shared=True, statistics=ServerStatistics())
-    client = Client(runner)
-    assert client.expect(ServerHello).reads_ahead
-    ask(client, (1, 0), 1)
-    return client
-
-
-def grant(client: Client, *, in_lockstep: bool = False) -> IdleGrant:
-    client.link.send(IdleRequest(in_lockstep=in_lockstep))
-    return client.expect(IdleGrant)
-
-
-def send(client: Client, number: int, place: tuple[int, int], second: int = 2) -> None:
-    client.link.send(*idle_message(number, make_group_packet(place, second=second)))
-
-
-@pytest.mark.parametrize("in_lockstep", [False, True])
-def test_a_packet_is_read_and_the_next_answer_builds_on_it(client: Client, in_lockstep: bool) -> None:
-    ReadingAnswerModel.newest.may_end.set()
-    granted = grant(client, in_lockstep=in_lockstep)
-    assert granted.kept == GroupPlace(1, 1)
-    assert granted.tokens > 0
-    send(client, granted.number, (1, 1))
-    reply = client.expect(IdleReply)
-    assert (reply.number, reply.tokens, reply.rebuilt, reply.kept) == (granted.number, 2, False, GroupPlace(1, 2))
-    assert ask(client, (1, 2), 3) == shown((1, 2), (2, 2), (3, 2))
-
-
-def test_a_new_group_takes_the_place_of_the_old_one(client: Client) -> None:
-    ReadingAnswerModel.newest.may_end.set()
-    granted = grant(client)
-    send(client, granted.number, (2, 0))
-    reply = client.expect(IdleReply)
-    assert (reply.rebuilt, reply.kept) == (True, GroupPlace(2, 1))
-    assert ask(client, (2, 1), 3) == shown((2, 2), (3, 2))
-
-
-def test_a_turn_of_another_client_comes_between_two_pieces(runner: StageRunner, client: Client) -> None:
-    """The reading would never end, and it goes on once the answer has been given."""
-    model, other = ReadingAnswerModel.newest, Client(runner).greeted()
-    send(client, grant(client).number, (1, 1))
-    until(lambda: model.steps > 0)
-    assert ask(other, (1, 0), 5) == shown((5, 2))
+def reads_on(stage: Stage) -> None:
+    model = ReadingAnswerModel.newest
     steps = model.steps
     until(lambda: model.steps > steps)
-    assert model.ended == 0
-    model.may_end.set()
-    assert client.expect(IdleReply).kept == GroupPlace(1, 2)
 
 
-def test_its_own_turn_ends_the_reading_of_a_client(client: Client) -> None:
-    model = ReadingAnswerModel.newest
-    send(client, grant(client).number, (1, 1))
-    until(lambda: model.steps > 0)
-    assert ask(client, (1, 1), 3) == shown((1, 2), (3, 2))
-    assert model.ended == 1
+READS_ON = Step(reads_on)
 
 
-def test_answers_about_the_old_group_come_while_a_new_one_is_read(client: Client) -> None:
-    model = ReadingAnswerModel.newest
-    granted = grant(client)
-    send(client, granted.number, (2, 0))
-    until(lambda: model.steps > 0)
-    assert ask(client, (1, 1), 3) == shown((1, 2), (3, 2))
-    assert model.ended == 0
-    model.may_end.set()
-    reply = client.expect(IdleReply)
-    assert (reply.number, reply.kept) == (granted.number, GroupPlace(2, 1))
+def given_up(count: int) -> Step:
+    """Compare how many readings have ended, to their end or not."""
+
+    def compare(stage: Stage) -> None:
+        assert ReadingAnswerModel.newest.ended == count
+
+    return Step(compare)
 
 
-def test_a_packet_after_the_client_s_own_turn_was_requested_comes_too_late(client: Client) -> None:
-    granted = grant(client)
-    client.link.send(TurnRequest())
-    client.expect(TurnGrant)
-    send(client, granted.number, (1, 1))
-    reply = client.expect(IdleReply)
-    assert (reply.number, reply.tokens, reply.kept) == (granted.number, 0, GroupPlace(1, 1))
+def idle_grant(number: int, kept: tuple[int, int] | None) -> IdleGrant:
+    return IdleGrant(number=number, tokens=32, kept=None if kept is None else GroupPlace(*kept))
 
 
-def test_a_client_that_passes_or_leaves_lets_others_read(runner: StageRunner, client: Client) -> None:
-    ReadingAnswerModel.newest.may_end.set()
-    other = Client(runner).greeted()
-    ask(other, (1, 0), 5)
-    grant(client)
-    other.link.send(IdleRequest())
-    client.link.send(IdlePass())
-    first = other.expect(IdleGrant)
-    client.link.send(IdleRequest())
-    other.link.close()
-    assert client.expect(IdleGrant).number == first.number + 1
+def idle_packet(number: int, place: tuple[int, int]) -> Parts:
+    return idle_message(number, make_group_packet(place, second=2))
 
 
-def test_a_packet_that_does_not_go_on_with_the_group_is_refused(client: Client) -> None:
-    ReadingAnswerModel.newest.may_end.set()
-    send(client, grant(client).number, (1, 7))
-    assert "builds on 7 frames" in client.expect(ErrorReply).message
+def reading(number: int, place: tuple[int, int]) -> Step:
+    """`a` may read ahead a packet of the group (1, 1) and sends it."""
+    return together(a >> IdleRequest(), a << idle_grant(number, (1, 1)), a >> idle_packet(number, place))
 
 
-def test_a_server_without_idle_time_says_so(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner)
-    assert not client.expect(ServerHello).reads_ahead
-    client.link.send(IdleRequest(in_lockstep=True))
-    assert client.quiet()
+def read(number: int, kept: tuple[int, int], tokens: int = 2, **fields: bool) -> Like:
+    return like(IdleReply, number=number, tokens=tokens, kept=GroupPlace(*kept), **fields)
+
+
+@cases(
+    *(
+        case(
+            f"a packet is read and the next answer builds on it, in_lockstep={in_lockstep}",
+            [late >> Connect(), late << like(ServerHello, reads_ahead=True)],
+            [KEY_FRAME, MAY_END, a >> IdleRequest(in_lockstep=in_lockstep), a << idle_grant(1, (1, 1))],
+            [a >> idle_packet(1, (1, 1)), a << read(1, (1, 2), rebuilt=False)],
+            [shows(a, 2, (1, 2), 3, [(1, 2), (2, 2), (3, 2)])],
+        )
+        for in_lockstep in (False, True)
+    ),
+    case(
+        "a new group takes the place of the old one",
+        [KEY_FRAME, MAY_END, reading(1, (2, 0)), a << read(1, (2, 1), rebuilt=True)],
+        [shows(a, 2, (2, 1), 3, [(2, 2), (3, 2)])],
+    ),
+    case(
+        "a turn of another client comes between two pieces of a reading, which goes on afterwards",
+        [KEY_FRAME, reading(1, (1, 1)), READS_ON, shows(b, 2, (1, 0), 5, [(5, 2)]), READS_ON, given_up(0)],
+        [MAY_END, a << read(1, (1, 2))],
+    ),
+    case(
+        "the turn of its client ends a reading",
+        [KEY_FRAME, reading(1, (1, 1)), READS_ON, shows(a, 2, (1, 1), 3, [(1, 2), (3, 2)]), given_up(1)],
+    ),
+    case(
+        "answers about the old group come while a new one is read",
+        [KEY_FRAME, reading(1, (2, 0)), READS_ON, shows(a, 2, (1, 1), 3, [(1, 2), (3, 2)]), given_up(0)],
+        [MAY_END, a << read(1, (2, 1))],
+    ),
+    case(
+        "a packet after its client requested a turn comes too late",
+        [KEY_FRAME, a >> IdleRequest(), a << idle_grant(1, (1, 1)), a >> TURN, a << granted(2, (1, 1))],
+        [a >> idle_packet(1, (1, 1)), a << read(1, (1, 1), tokens=0)],
+    ),
+    case(
+        "a client that passes or leaves lets others read",
+        [KEY_FRAME, MAY_END, shows(b, 2, (1, 0), 5, [(5, 2)]), a >> IdleRequest(), a << idle_grant(1, (1, 1))],
+        [b >> IdleRequest(), a >> IdlePass(), b << idle_grant(2, (1, 1)), a >> IdleRequest(), b.vanishes],
+        [a << idle_grant(3, (1, 1))],
+    ),
+    case(
+        "a packet that does not go on with the group is refused",
+        [KEY_FRAME, MAY_END, reading(1, (1, 7)), a << failed("builds on 7 frames")],
+    ),
+    case(
+        "a server without idle time says so",
+        [late >> Connect(), late << like(ServerHello, reads_ahead=False), late >> IdleRequest(in_lockstep=True)],
+        [late.quiet],
+        model=MemoryAnswerModel,
+    ),
+    model=ReadingAnswerModel,
+    shared=True,
+)
+def test_readings(play: Callable[[Script], None], script: Script) -> None:
+    play(script)

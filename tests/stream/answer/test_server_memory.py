@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
+import numpy as np
 
-from arr_coc.types import GroupPlace, Question, TokenPacket
-from stream.answer import server as server_module
+from arr_coc.types import Question
 from stream.answer.qwen import ClientSlots
-from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
-from stream.protocol.codec import feedback_of, glance_message, token_message
+from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
-    ErrorReply,
+    Connect,
+    Disconnect,
     GlanceReply,
     ServerHello,
-    TurnExpired,
-    TurnGrant,
-    TurnRequest,
     YesNoReply,
 )
-from tests.stream.answer.test_server import Client, runner, serve, tokens
-from tests.support.answer_models import MemoryAnswerModel
+from tests.support.answer_models import FakeAnswerModel, MemoryAnswerModel
+from tests.support.answer_server import (
+    TURN,
+    Peer,
+    answer,
+    counted,
+    expired,
+    failed,
+    glance,
+    granted,
+    group,
+    packet,
+    shown,
+    shows,
+)
 from tests.support.events import make_group_packet
-from tests.support.network import LIMIT_MS
-from tests.support.runs import StageRunner
+from tests.support.scripts import Script, case, cases, like
 
-__all__ = ["runner"]
+a, b, late = Peer("a"), Peer("b"), Peer("late", joins_later=True)
+good, bad = Peer("good"), Peer("bad")
 
-PIXELS = 3 * 32 * 32
+WATCH = Question("what?", checks=("is it there?",))
+FEEDBACK = {
+    "feedback_stamp": make_group_packet((1, 1), second=2).stamp,
+    "arrays": specs_of(np.zeros((5, 3), np.int32), np.zeros(5, np.float32), np.zeros(5, np.float32)),
+}
+"""Fields of a reply with the feedback of five tokens."""
 
 
 class SlotMemoryModel(MemoryAnswerModel):
@@ -56,184 +70,95 @@ class SlotMemoryModel(MemoryAnswerModel):
         self._table.drop(client)
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
+def work(**tokens: int) -> dict[str, int]:
+    return {f"{name}_tokens": count for name, count in tokens.items()}
 
 
-def grant(client: Client) -> TurnGrant:
-    client.link.send(TurnRequest())
-    return client.expect(TurnGrant)
-
-
-def ask(
-    client: Client, place: tuple[int, int], second: int, earlier_packets: Sequence[TokenPacket] = (), count: int = 2
-) -> str:
-    turn = grant(client).turn
-    packet = make_group_packet(place, count, second)
-    client.link.send(*token_message(0, turn, packet, client.question, earlier_packets=earlier_packets))
-    client.expect(AnswerDelta)
-    return client.expect(AnswerReply).text
-
-
-def shown(*frames: tuple[int, int], query: str = "what is it") -> str:
-    """Answer of the model about these frames, each with its second and its tokens."""
-    return " ".join([query, *(f"{second}:{second * count * PIXELS}" for second, count in frames)])
-
-
-def test_each_turn_reports_what_is_kept_and_each_answer_is_about_the_group(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner)
-    assert client.expect(ServerHello).memory_tokens == 2048
-    assert grant(client).kept is None
-    client.link.send(*token_message(0, 1, make_group_packet((1, 0), 4, 1), client.question))
-    client.expect(AnswerDelta)
-    reply, envelope = client.expect_whole(AnswerReply)
-    assert reply.text == shown((1, 4))
-    assert (reply.work.appended_tokens, reply.work.prefilled_tokens, reply.work.memory_tokens) == (4, 9, 5)
-    granted = grant(client)
-    assert granted.kept == GroupPlace(1, 1)
-    client.link.send(*token_message(1, granted.turn, make_group_packet((1, 1), 1, 2), client.question))
-    client.expect(AnswerDelta)
-    reply, envelope = client.expect_whole(AnswerReply)
-    assert reply.text == shown((1, 4), (2, 1))
-    assert (reply.work.tokens_used, reply.work.appended_tokens, reply.work.memory_tokens) == (5, 1, 6)
-    feedback = feedback_of(reply, envelope.parts)
-    assert feedback is not None
-    assert (len(feedback.regions), feedback.stamp.frame_index) == (5, 2)
-    assert ask(client, (1, 2), 3, count=0) == shown((1, 4), (2, 1), (3, 0))
-    assert grant(client).kept == GroupPlace(1, 2), "nothing was new in the last frame"
-
-
-def test_a_server_without_memory_reports_it_and_refuses_groups(runner: StageRunner) -> None:
-    serve(runner, shared=True)
-    client = Client(runner)
-    assert client.expect(ServerHello).memory_tokens == 0
-    granted = grant(client)
-    assert granted.kept is None
-    client.link.send(*token_message(0, granted.turn, make_group_packet((1, 0)), client.question))
-    assert client.expect(ErrorReply).message == "this answer server keeps no visual memory; start it with --memory"
-
-
-def test_a_watch_and_an_answer_about_one_frame_keep_it_once(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner, checks=("is it there?",)).greeted()
-    for wants_answer in (False, True):
-        packet = make_group_packet((1, 0), second=1)
-        client.link.send(
-            *token_message(0, grant(client).turn, packet, replace(client.question, wants_answer=wants_answer))
+@cases(
+    case(
+        "each turn reports what is kept and each answer is about the group",
+        [late >> Connect(), late << like(ServerHello, memory_tokens=2048)],
+        [late >> TURN, late << granted(1), late >> group(0, 1, (1, 0), second=1, count=4)],
+        [late << answer(0, shown((1, 4)), work=work(appended=4, prefilled=9, memory=5))],
+        [late >> TURN, late << granted(2, (1, 1)), late >> group(1, 2, (1, 1), second=2, count=1)],
+        [late << answer(1, shown((1, 4), (2, 1)), work=work(appended=1, memory=6), **FEEDBACK)],
+        [shows(late, 3, (1, 2), 3, [(1, 4), (2, 1), (3, 0)], count=0)],
+        [late >> TURN, late << granted(4, (1, 2))],  # nothing was new in the last frame
+    ),
+    case(
+        "a watch and an answer about one frame keep it once",
+        [a >> TURN, a << granted(1), a >> group(0, 1, (1, 0), 1, question=replace(WATCH, wants_answer=False))],
+        [a << YesNoReply, a >> TURN, a << granted(2, (1, 1)), a >> group(1, 2, (1, 0), 1, question=WATCH)],
+        [a << YesNoReply, a << answer(1, shown((1, 2))), a >> TURN, a << granted(3, (1, 1))],
+    ),
+    case(
+        "another question is about the same group",
+        [shows(a, 1, (1, 0), 1, [(1, 2)])],
+        [shows(a, 2, (1, 1), 1, [(1, 2), (1, 0)], count=0, question=Question("where is it"))],
+    ),
+    case(
+        "a cancelled answer leaves its frame in the group",
+        [shows(a, 1, (1, 0), 1, [(1, 2)]), a >> TURN, a << granted(2, (1, 1)), a >> group(1, 2, (1, 1), 2)],
+        [a << AnswerDelta, a >> Cancel(), a >> TURN, a.awaits(granted(3, (1, 2)), AnswerReply)],
+    ),
+    case(
+        "a turn that has ended leaves the group as it was",
+        [shows(a, 1, (1, 0), 1, [(1, 2)]), a >> group(1, 1, (1, 1), 2), a << expired(1)],
+        [shows(a, 2, (1, 1), 3, [(1, 2), (3, 2)])],
+    ),
+    case(
+        "packets that the server lacks may be sent along",
+        [a >> TURN, a << granted(1), a >> group(0, 1, (1, 3), 3, earlier=3)],
+        [a << answer(0, shown((0, 2), (1, 2), (2, 2), (3, 2))), a >> TURN, a << granted(2, (1, 4))],
+    ),
+    case(
+        "each client has its own memory, and none once it has left",
+        [shows(a, 1, (1, 0), 1, [(1, 2)]), shows(b, 2, (1, 0), 2, [(2, 2)]), a >> Disconnect(), a >> Connect()],
+        [a << ServerHello, a >> TURN, a << granted(3), a >> packet(0, turn=3), a << AnswerDelta, a << AnswerReply],
+        [b >> TURN, b << granted(4, (1, 1))],
+    ),
+    case(
+        "clients of one slot evict each other and that is counted",
+        [shows(a, 1, (1, 0), 1, [(1, 2)]), shows(a, 2, (1, 1), 2, [(1, 2), (2, 2)])],
+        [shows(b, 3, (1, 0), 3, [(3, 2)]), counted(groups=0, group_tokens=0, totals={"evictions": 1})],
+        [shows(a, 4, (2, 0), 4, [(4, 2)]), a >> TURN, a << granted(5, (2, 1))],
+        [counted(groups=1, totals={"evictions": 2})],
+        model=SlotMemoryModel,
+        shared=True,
+    ),
+    *(
+        case(
+            f"a packet is refused that {problem} and other clients go on",
+            [shows(good, 1, (1, 0), 1, [(1, 2)]), bad >> TURN, bad << granted(2)],
+            [bad >> group(0, 2, place, 0, count=count), bad << failed(problem)],
+            [shows(good, 3, (1, 1), 2, [(1, 2), (2, 2)])],
         )
-        client.expect(YesNoReply)
-    client.expect(AnswerDelta)
-    assert client.expect(AnswerReply).text == shown((1, 2))
-    assert grant(client).kept == GroupPlace(1, 1)
-
-
-def test_another_question_is_about_the_same_group(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner).greeted()
-    ask(client, (1, 0), 1)
-    client.question = Question("where is it")
-    assert ask(client, (1, 1), 1, count=0) == shown((1, 2), (1, 0), query="where is it")
-
-
-def test_a_cancelled_answer_leaves_its_frame_in_the_group(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner).greeted()
-    ask(client, (1, 0), 1)
-    client.link.send(*token_message(1, grant(client).turn, make_group_packet((1, 1), second=2), client.question))
-    client.expect(AnswerDelta)
-    client.link.send(Cancel())
-    client.link.send(TurnRequest())
-    message = None
-    while not isinstance(message, TurnGrant):
-        received = client.link.receive(LIMIT_MS)
-        assert received is not None
-        message = received.message
-    assert message.kept == GroupPlace(1, 2)
-
-
-def test_a_turn_that_expired_leaves_the_group_as_it_was(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner).greeted()
-    ask(client, (1, 0), 1)
-    client.link.send(
-        *token_message(1, 1, make_group_packet((1, 1), second=2), client.question)
-    )  # the first turn has ended
-    client.expect(TurnExpired)
-    assert ask(client, (1, 1), 3) == shown((1, 2), (3, 2))
-
-
-def test_packets_that_the_server_lacks_may_be_sent_along(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    earlier_packets = [make_group_packet((1, number), second=number) for number in range(3)]
-    client = Client(runner).greeted()
-    assert ask(client, (1, 3), 3, earlier_packets) == shown((0, 2), (1, 2), (2, 2), (3, 2))
-    assert grant(client).kept == GroupPlace(1, 4)
-
-
-def test_a_client_that_leaves_or_connects_anew_has_no_memory(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel, shared=True)
-    client = Client(runner).greeted()
-    ask(client, (1, 0), 1)
-    other = Client(runner).greeted()
-    assert grant(other).kept is None
-
-
-def test_clients_of_one_slot_evict_each_other_and_that_is_counted(runner: StageRunner) -> None:
-    statistics = ServerStatistics()
-    serve(runner, model=SlotMemoryModel, shared=True, statistics=statistics)
-    first, second = Client(runner).greeted(), Client(runner).greeted()
-    ask(first, (1, 0), 1)
-    assert ask(first, (1, 1), 2) == shown((1, 2), (2, 2))
-    assert ask(second, (1, 0), 3) == shown((3, 2))
-    figures = statistics.figures()
-    assert (figures.groups, figures.group_tokens, figures.totals.evictions) == (0, 0, 1)
-    granted = grant(first)
-    assert granted.kept is None
-    first.link.send(*token_message(0, granted.turn, make_group_packet((2, 0), second=4), first.question))
-    first.expect(AnswerDelta)
-    assert first.expect(AnswerReply).text == shown((4, 2))
-    assert grant(first).kept == GroupPlace(2, 1)
-    assert (statistics.figures().totals.evictions, statistics.figures().groups) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("place", "count", "error"),
-    [
-        ((1, 1), 1, "builds on 1 frame, and the memory has None"),
-        ((1, 0), 0, "holds nothing of a frame that others in its group of pictures build on"),
-        ((1, 0), 2049, "shows 2049 tokens, of at most 2048"),
-    ],
+        for place, count, problem in (
+            ((1, 1), 1, "builds on 1 frame, and the memory has None"),
+            ((1, 0), 0, "holds nothing of a frame that others in its group of pictures build on"),
+            ((1, 0), 2049, "shows 2049 tokens, of at most 2048"),
+        )
+    ),
+    case(
+        "a glance looks at the group and at what is new",
+        [shows(a, 1, (1, 0), 1, [(1, 2)]), a >> TURN, a << granted(2, (1, 1))],
+        [a >> glance(0, turn=2, packet=make_group_packet((1, 1), 0, 2))],
+        [a << like(GlanceReply, work={"tokens_used": 2}), a >> group(1, 2, (1, 1), 2, count=1)],
+        [a << answer(1, shown((1, 2), (2, 1)))],
+    ),
+    case(
+        "packets without a place are complete in themselves",
+        [shows(a, 1, (1, 0), 1, [(1, 2)]), a >> TURN, a << granted(2, (1, 1)), a >> packet(0, turn=2)],
+        [a << answer(0, f"what? 7:{2 * 2 * 3 * 32 * 32}"), a >> TURN, a << granted(3, (1, 1))],
+    ),
+    case(
+        "a server without memory reports it and refuses groups",
+        [late >> Connect(), late << like(ServerHello, memory_tokens=0), late >> TURN, late << granted(1)],
+        [late >> group(0, 1, (1, 0))],
+        [late << failed("this answer server keeps no visual memory; start it with --memory")],
+        model=FakeAnswerModel,
+    ),
+    model=MemoryAnswerModel,
 )
-def test_a_packet_that_builds_on_nothing_or_exceeds_the_memory_is_refused_and_other_clients_go_on(
-    runner: StageRunner, place: tuple[int, int], count: int, error: str
-) -> None:
-    serve(runner, model=MemoryAnswerModel, shared=True)
-    good, bad = Client(runner).greeted(), Client(runner).greeted()
-    ask(good, (1, 0), 1)
-    bad.link.send(*token_message(0, grant(bad).turn, make_group_packet(place, count), bad.question))
-    assert error in bad.expect(ErrorReply).message
-    assert ask(good, (1, 1), 2) == shown((1, 2), (2, 2))
-
-
-def test_a_glance_looks_at_the_group_and_at_what_is_new(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner).greeted()
-    ask(client, (1, 0), 1)
-    turn = grant(client).turn
-    client.link.send(*glance_message(0, turn, make_group_packet((1, 1), 0, 2), "what?"))
-    assert client.expect(GlanceReply).work.tokens_used == 2
-    client.link.send(*token_message(1, turn, make_group_packet((1, 1), 1, 2), client.question))
-    client.expect(AnswerDelta)
-    assert client.expect(AnswerReply).text == shown((1, 2), (2, 1))
-
-
-def test_packets_without_a_place_are_complete_in_themselves(runner: StageRunner) -> None:
-    serve(runner, model=MemoryAnswerModel)
-    client = Client(runner).greeted()
-    ask(client, (1, 0), 1)
-    client.link.send(*token_message(0, grant(client).turn, tokens(), client.question))
-    client.expect(AnswerDelta)
-    assert client.expect(AnswerReply).text == f"what is it 7:{2 * 2 * PIXELS}"
-    assert grant(client).kept == GroupPlace(1, 1)
+def test_groups(play: Callable[[Script], None], script: Script) -> None:
+    play(script)

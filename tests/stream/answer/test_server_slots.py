@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import pytest
+from typing import ClassVar
 
 from arr_coc.types import Question, Work
-from stream.answer import server as server_module
-from stream.answer import turns as turns_module
 from stream.answer.model import AnswerStats, ClientQuestion
-from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
 from stream.errors import AnswerLost
-from stream.protocol.codec import glance_message, token_message
 from stream.protocol.messages import (
-    AnswerDelta,
     AnswerReply,
     Cancel,
     CheckScore,
+    Connect,
     Disconnect,
     ErrorReply,
     GlanceReply,
     KeepAlive,
     Probe,
     RequestLost,
-    TurnExpired,
-    TurnGrant,
-    TurnRequest,
+    ServerHello,
     YesNoReply,
 )
-from tests.stream.answer.test_server import Client, runner, serve, tokens
-from tests.stream.answer.test_server_glance import overview
 from tests.support.answer_models import GlancingAnswerModel
-from tests.support.events import QUESTION
-from tests.support.network import LIMIT_MS
-from tests.support.runs import StageRunner, expect
+from tests.support.answer_server import (
+    END,
+    JOINED,
+    LONG,
+    NS,
+    TURN,
+    Peer,
+    Stage,
+    Step,
+    counted,
+    expired,
+    failed,
+    glance,
+    granted,
+    packet,
+    pieces,
+    together,
+)
+from tests.support.scripts import Script, case, cases, like
 
-__all__ = ["runner"]
-
-STEPS = 3
-"""Number of pieces of an answer."""
+STEPS = 2
+"""Number of pieces of an answer after its first."""
 
 UNANSWERABLE = 13
 """Index of a frame whose answer fails."""
@@ -52,19 +57,21 @@ LOST = 14
 
 
 class SlotAnswerModel(GlancingAnswerModel):
-    """Model with two slots. Answers in STEPS pieces of the frame's number and its client's question; a step needs a
+    """Model with two slots. Answers with the frame's number and, STEPS times, its client's question; a step needs a
     permit."""
 
     slots = 2
-    permits = threading.Semaphore(0)
-    batch_sizes: list[int] = []  # noqa: RUF012  (cleared before each test)
-    """Number of answers generated together, at each step."""
-    request_counts: list[int] = []  # noqa: RUF012  (likewise)
-    """Number of answers begun together, each time."""
+    newest: ClassVar[SlotAnswerModel]
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._slots: dict[bytes, list[ClientQuestion]] = {}
+        self.permits = threading.Semaphore(0)
+        self.batch_sizes: list[int] = []
+        """Number of answers generated together, at each step."""
+        self.request_counts: list[int] = []
+        """Number of answers begun together, each time."""
+        SlotAnswerModel.newest = self
 
     def hold(self, client: bytes) -> None:
         assert len(self._slots) < self.slots
@@ -96,285 +103,169 @@ class SlotAnswerModel(GlancingAnswerModel):
         for question in speaking:
             pieces = question.stats.work.text_tokens + 1 if question.stats else 1
             question.piece, question.stats = f" {question.part.text}", stats_of(question, pieces)
-            if pieces == STEPS - 1:
+            if pieces == STEPS:
                 question.ended = True
                 self._slots[question.client] = []
         return speaking
 
     def finish(self, question: ClientQuestion) -> None:
-        raise NotImplementedError
+        question.ended, question.piece = True, ""
+        self._slots[question.client] = []
 
 
 def stats_of(question: ClientQuestion, text_tokens: int = 0) -> AnswerStats:
     return AnswerStats(Work(len(question.packet.regions), text_tokens, 1.0, 2.0, 3.0))  # type: ignore[union-attr]
 
 
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
-    SlotAnswerModel.permits = threading.Semaphore(0)
-    monkeypatch.setattr(turns_module, "GATHER_NS", 0)
-    SlotAnswerModel.batch_sizes.clear()
-    SlotAnswerModel.request_counts.clear()
-    yield
-    SlotAnswerModel.permits.release(1000)
+red, green, blue, black, late = *map(Peer, ("red", "green", "blue", "black")), Peer("late", joins_later=True)
 
 
-def allow(steps: int) -> None:
-    SlotAnswerModel.permits.release(steps)
+def allow(steps: int = STEPS) -> Step:
+    return Step(lambda stage: SlotAnswerModel.newest.permits.release(steps))
 
 
-def clients(runner: StageRunner, *queries: str) -> list[Client]:
-    return [Client(runner, query=query).greeted() for query in queries]
+def together_were(*, steps: Sequence[int] = (), requests: Sequence[int] = ()) -> Step:
+    """Compare how many answers the first steps and requests were about."""
+
+    def compare(stage: Stage) -> None:
+        model = SlotAnswerModel.newest
+        assert model.batch_sizes[: len(steps)] == list(steps)
+        assert model.request_counts[: len(requests)] == list(requests)
+
+    return Step(compare)
 
 
-def begin(client: Client, number: int, frame: int, turn: int | None = None) -> None:
+def begins(peer: Peer, number: int, turn: int, frame: int) -> Step:
     """Ask, and receive the first piece."""
-    client.ask(number, turn, tokens(frame))
-    assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=str(frame))
+    return together(peer >> TURN, begins_in(peer, number, turn, frame))
 
 
-def hear(client: Client, number: int, frame: int, query: str) -> AnswerReply:
+def begins_in(peer: Peer, number: int, turn: int, frame: int) -> Step:
+    """Ask in a turn that was requested before, and receive the first piece."""
+    sent = packet(number, turn, frame, Question(peer.name))
+    return together(peer << granted(turn), peer >> sent, peer << pieces(number, str(frame)))
+
+
+def ends(peer: Peer, number: int, frame: int) -> Step:
     """Receive the rest of an answer that has begun."""
-    for _ in range(STEPS - 1):
-        assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=f" {query}")
-    reply = client.expect(AnswerReply)
-    assert (reply.answer, reply.text) == (number, f"{frame} {query} {query}")
-    return reply
+    rest = [f" {peer.name}"] * STEPS
+    return peer << [*pieces(number, *rest), like(AnswerReply, answer=number, text="".join([str(frame), *rest]))]
 
 
-def test_each_slot_grants_a_turn_and_each_client_receives_only_its_own_answer(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green, blue = clients(runner, "red", "green", "blue")
-    begin(red, 5, 10)
-    begin(green, 6, 20)
-    blue.link.send(TurnRequest())
-    assert blue.quiet()
-    allow(STEPS - 1)
-    hear(red, 5, 10, "red")
-    hear(green, 6, 20, "green")
-    assert SlotAnswerModel.batch_sizes == [2, 2]
-    begin(blue, 7, 30, blue.expect(TurnGrant).turn)
-    allow(STEPS - 1)
-    hear(blue, 7, 30, "blue")
-    assert red.quiet()
-    assert green.quiet()
+TWO_BEGIN = together(begins(red, 0, 1, 1), begins(green, 0, 2, 2))
+CHECK = Question("green", checks=("is it there",))
 
 
-def test_packets_of_turns_granted_together_begin_together(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "GATHER_NS", LIMIT_MS * 1_000_000)
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green = clients(runner, "red", "green")
-    turns = []
-    for client in (red, green):
-        client.link.send(TurnRequest())
-        turns.append(client.expect(TurnGrant).turn)
-    red.link.send(*token_message(5, turns[0], tokens(10), red.question))
-    assert red.quiet()
-    green.link.send(*token_message(6, turns[1], tokens(20), green.question))
-    for client, number, frame in ((red, 5, 10), (green, 6, 20)):
-        assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=str(frame))
-    assert SlotAnswerModel.request_counts == [2]
-
-
-def test_a_new_request_joins_and_the_longest_wait_comes_first(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green, blue, black = clients(runner, "red", "green", "blue", "black")
-    begin(red, 0, 1)
-    allow(1)
-    assert red.expect(AnswerDelta).text == " red"
-    begin(green, 0, 2)
-    for client in (black, blue):
-        client.link.send(TurnRequest())
-        assert client.quiet(5)
-    allow(1)
-    assert red.expect(AnswerDelta).text == " red"
-    assert red.expect(AnswerReply).text == "1 red red"
-    begin(black, 0, 4, black.expect(TurnGrant).turn)
-    assert blue.quiet()
-    allow(STEPS)
-    hear(green, 0, 2, "green")
-    assert SlotAnswerModel.batch_sizes[:3] == [1, 2, 2]
-    blue.expect(TurnGrant)
-
-
-def test_a_client_has_at_most_one_slot(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    greedy, other = clients(runner, "red", "green")
-    begin(greedy, 0, 1)
-    greedy.link.send(TurnRequest())
-    assert greedy.quiet()
-    other.link.send(TurnRequest())
-    other.expect(TurnGrant)
-    allow(STEPS - 1)
-    hear(greedy, 0, 1, "red")
-    greedy.expect(TurnGrant)
-
-
-@pytest.mark.parametrize("leaves", [False, True], ids=["cancels", "leaves"])
-def test_a_client_that_cancels_or_leaves_frees_only_its_slot(runner: StageRunner, leaves: bool) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green, blue = clients(runner, "red", "green", "blue")
-    begin(red, 0, 1)
-    begin(green, 0, 2)
-    blue.link.send(TurnRequest())
-    assert blue.quiet()
-    red.link.send(Disconnect() if leaves else Cancel())
-    begin(blue, 0, 3, blue.expect(TurnGrant).turn)
-    allow(STEPS - 1)
-    hear(green, 0, 2, "green")
-    hear(blue, 0, 3, "blue")
-    assert red.quiet()
-    if not leaves:
-        begin(red, 1, 4)
-
-
-def test_a_lost_client_frees_its_slot(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", 1)
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green, blue = clients(runner, "red", "green", "blue")
-    begin(red, 0, 1)
-    begin(green, 0, 2)
-    blue.link.send(TurnRequest())
-    red.link.close()
-    blue.expect(TurnGrant)
-    allow(STEPS - 1)
-    hear(green, 0, 2, "green")
-
-
-def test_a_turn_that_expires_frees_its_slot(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1)
-    serve(runner, SlotAnswerModel, shared=True)
-    idle = clients(runner, *(["red"] * 3))
-    turns = [client.turn() for client in idle]  # one after the other, in two slots
-    idle[0].ask(0, turns[0])
-    assert idle[0].expect(TurnExpired).turn == turns[0]
-
-
-def test_a_failure_is_reported_to_its_client_only(runner: StageRunner) -> None:
-    statistics = ServerStatistics()
-    serve(runner, SlotAnswerModel, shared=True, statistics=statistics)
-    good, bad = clients(runner, "red", "green")
-    begin(good, 0, 1)
-    bad.ask(0, packet=tokens(UNANSWERABLE))
-    assert bad.expect(ErrorReply).message == "ArithmeticError: the spoon is bent"
-    allow(STEPS - 1)
-    hear(good, 0, 1, "red")
-    begin(good, 1, 2)
-    figures = statistics.figures()
-    assert (figures.slots, figures.serving, figures.totals.answers, figures.totals.failed) == (2, 1, 1, 1)
-
-
-def test_an_answer_that_is_lost_on_its_way_ends_no_connection(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel)
-    red, green = clients(runner, "red", "green")
-    begin(red, 0, 1)
-    green.ask(4, packet=tokens(LOST))
-    assert green.expect(RequestLost) == RequestLost(answer=4, reason="the network failed")
-    begin(green, 5, 2)
-    allow(STEPS - 1)
-    hear(red, 0, 1, "red")
-    hear(green, 5, 2, "green")
-
-
-def test_a_failure_ends_a_server_of_one_run(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel)
-    (client,) = clients(runner, "red")
-    client.ask(0, packet=tokens(UNANSWERABLE))
-    client.expect(ErrorReply)
-    runner.join()
-    assert runner.control.failure is not None
-
-
-def test_watches_are_evaluated_beside_answers(runner: StageRunner) -> None:
-    statistics = ServerStatistics()
-    serve(runner, SlotAnswerModel, shared=True, statistics=statistics)
-    (red,) = clients(runner, "red")
-    watching = Client(runner).greeted()
-    checking = Question("green", checks=("is it there",))
-    begin(red, 0, 1)
-    message, arrays = token_message(4, watching.turn(), tokens(2), replace(checking, wants_answer=False))
-    watching.link.send(message, arrays)
-    reply = watching.expect(YesNoReply)
-    assert (reply.answer, reply.scores) == (4, (CheckScore(0.75, 0.5),))
-    watching.ask(5, packet=tokens(3), question=checking)
-    assert watching.expect(YesNoReply).answer == 5
-    assert watching.expect(AnswerDelta).text == "3"
-    allow(STEPS - 1)
-    hear(red, 0, 1, "red")
-    hear(watching, 5, 3, "green")
-    assert statistics.figures().totals.checks == 2
-
-
-def test_a_glance_leaves_the_turn_while_others_are_answered(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green = clients(runner, "red", "green")
-    begin(red, 0, 1)
-    turn = green.turn()
-    green.link.send(*glance_message(5, turn, overview(), "what?"))
-    assert green.expect(GlanceReply).glance == 5
-    begin(green, 3, 2, turn)
-    allow(STEPS - 1)
-    hear(red, 0, 1, "red")
-    hear(green, 3, 2, "green")
-
-
-def test_a_packet_that_cannot_be_read_frees_the_slot(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    bad, good = clients(runner, "red", "green")
-    message, arrays = token_message(0, bad.turn(), tokens(1), QUESTION)
-    bad.link.send(message, arrays[:1])
-    assert bad.expect(ErrorReply).error == "TransportError"
-    for number in range(2):
-        begin(good, number, number)
-        allow(STEPS - 1)
-        hear(good, number, number, "green")
-
-
-def test_a_server_that_drains_ends_the_answers_under_way(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green, blue = clients(runner, "red", "green", "blue")
-    begin(red, 0, 1)
-    begin(green, 0, 2)
-    runner.control.end()
-    blue.link.send(TurnRequest())
-    allow(STEPS - 1)
-    hear(red, 0, 1, "red")
-    hear(green, 0, 2, "green")
-    runner.join()
-    assert blue.quiet()
-
-
-def test_an_endless_answer_is_cut(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Endless(SlotAnswerModel):
-        def finish(self, question: ClientQuestion) -> None:
-            question.ended, question.piece = True, ""
-            self._slots[question.client] = []
-
-    monkeypatch.setattr(turns_module, "ANSWER_CHARS_MAX", 4)
-    serve(runner, Endless, shared=True)
-    (client,) = clients(runner, "red")
-    begin(client, 0, 1)
-    allow(1)
-    assert client.expect(AnswerDelta).text == " re"
-    assert client.expect(AnswerReply).text == "1 re"
-
-
-def test_a_server_that_drains_ends_the_answers_under_way_and_grants_no_free_slot(runner: StageRunner) -> None:
-    serve(runner, SlotAnswerModel, shared=True)
-    red, green = clients(runner, "red", "green")
-    begin(red, 5, 10)
-    runner.control.end()
-    while not (received := green.link.receive(LIMIT_MS)) or received.message != KeepAlive(
-        clients=2, slots=2, place=1, draining=True
-    ):
-        assert received is not None
-    green.link.send(TurnRequest())
-    newcomer = Client(runner, query="blue")
-    newcomer.link.send(Probe())
-    assert expect(newcomer.link, KeepAlive).draining
-    assert green.quiet()
-    allow(STEPS - 1)
-    hear(red, 5, 10, "red")
-    runner.join()
-    assert newcomer.quiet()
+@cases(
+    case(
+        "each slot grants a turn and each client receives only its own answer",
+        [begins(red, 5, 1, 10), begins(green, 6, 2, 20), blue >> TURN, blue.quiet, allow()],
+        [ends(red, 5, 10), ends(green, 6, 20), together_were(steps=[2, 2])],
+        [begins_in(blue, 7, 3, 30), allow(), ends(blue, 7, 30), red.quiet, green.quiet],
+    ),
+    case(
+        "packets of turns granted together begin together",
+        [red >> TURN, red << granted(1), green >> TURN, green << granted(2), red >> packet(5, 1, 10), red.quiet],
+        [green >> packet(6, 2, 20), red << pieces(5, "10"), green << pieces(6, "20"), together_were(requests=[2])],
+        GATHER_NS=LONG,
+    ),
+    case(
+        "a new request joins the others",
+        [begins(red, 0, 1, 1), allow(1), red << pieces(0, " red"), begins(green, 0, 2, 2), allow()],
+        [red << [*pieces(0, " red"), like(AnswerReply, text="1 red red")], ends(green, 0, 2)],
+        [together_were(steps=[1, 2, 1])],
+    ),
+    case(
+        "the longest wait comes first",
+        [TWO_BEGIN, black >> TURN, black.quiet, blue >> TURN, blue.quiet, red >> Cancel(), black << granted(3)],
+        [blue.quiet, allow(), ends(green, 0, 2), blue << granted(4)],
+    ),
+    case(
+        "a client has at most one slot",
+        [begins(red, 0, 1, 1), red >> TURN, red.quiet, green >> TURN, green << granted(2)],
+        [allow(), ends(red, 0, 1), red << granted(3)],
+    ),
+    case(
+        "a client that cancels frees only its slot and may ask again",
+        [TWO_BEGIN, blue >> TURN, blue.quiet, red >> Cancel(), begins_in(blue, 0, 3, 3), allow()],
+        [ends(green, 0, 2), ends(blue, 0, 3), red.quiet, begins(red, 1, 4, 4)],
+    ),
+    case(
+        "a client that leaves frees only its slot",
+        [TWO_BEGIN, blue >> TURN, blue.quiet, red >> Disconnect(), begins_in(blue, 0, 3, 3), allow()],
+        [ends(green, 0, 2), ends(blue, 0, 3), red.quiet],
+    ),
+    case(
+        "a lost client frees its slot",
+        [TWO_BEGIN, blue >> TURN, red.vanishes, blue << granted(3), allow(), ends(green, 0, 2)],
+        KEEP_ALIVE_NS=NS,
+    ),
+    case(
+        "a client that waits and cancels gets no turn and stops no answer",
+        [TWO_BEGIN, blue >> TURN, blue >> Cancel(), blue >> Connect(), blue << ServerHello, allow()],
+        [ends(red, 0, 1), ends(green, 0, 2), blue.quiet],
+    ),
+    case(
+        "a turn that expires frees its slot",
+        [red >> TURN, red << granted(1), green >> TURN, green << granted(2), blue >> TURN, blue << granted(3)],
+        [red >> packet(0, turn=1), red << expired(1)],
+        TURN_LIMIT_NS=NS,
+    ),
+    case(
+        "a failure is reported to its client only",
+        [begins(red, 0, 1, 1), green.asks(0, 2, UNANSWERABLE)],
+        [green << failed("ArithmeticError: the spoon is bent", "ArithmeticError"), allow(), ends(red, 0, 1)],
+        [begins(red, 1, 3, 2), counted(slots=2, serving=1, totals={"answers": 1, "failed": 1})],
+    ),
+    case(
+        "an answer that is lost on its way ends no connection",
+        [begins(red, 0, 1, 1), green.asks(4, 2, LOST)],
+        [green << RequestLost(answer=4, reason="the network failed"), begins(green, 5, 3, 2), allow()],
+        [ends(red, 0, 1), ends(green, 5, 2)],
+        shared=False,
+    ),
+    case(
+        "a failure ends a server of one run",
+        [red.asks(0, 1, UNANSWERABLE), red << ErrorReply],
+        shared=False,
+        failure="StageDied",
+    ),
+    case(
+        "watches are evaluated beside answers",
+        [begins(red, 0, 1, 1), green.asks(4, 2, 2, replace(CHECK, wants_answer=False))],
+        [green << like(YesNoReply, answer=4, scores=(CheckScore(0.75, 0.5),)), green.asks(5, 3, 3, CHECK)],
+        [green << [like(YesNoReply, answer=5), *pieces(5, "3")], allow(), ends(red, 0, 1), ends(green, 5, 3)],
+        [counted(totals={"checks": 2})],
+    ),
+    case(
+        "a glance leaves the turn while others are answered",
+        [begins(red, 0, 1, 1), green >> TURN, green << granted(2), green >> glance(5, turn=2)],
+        [green << like(GlanceReply, glance=5), green >> packet(3, 2, 2, Question("green")), green << pieces(3, "2")],
+        [allow(), ends(red, 0, 1), ends(green, 3, 2)],
+    ),
+    case(
+        "a packet that cannot be read frees the slot",
+        [red >> TURN, red << granted(1), red >> (packet(0, 1)[0], packet(0, 1)[1][:1]), red << failed("announces")],
+        *([begins(green, number, number + 2, number), allow(), ends(green, number, number)] for number in range(2)),
+    ),
+    case(
+        "an endless answer is cut",
+        [begins(red, 0, 1, 1), allow(1), red << [*pieces(0, " re"), like(AnswerReply, text="1 re")]],
+        ANSWER_CHARS_MAX=4,
+    ),
+    case(
+        "a server that drains ends all answers under way",
+        [TWO_BEGIN, END, blue >> TURN, allow(), ends(red, 0, 1), ends(green, 0, 2), JOINED, blue.quiet],
+    ),
+    case(
+        "a server that drains grants no free slot and admits no client",
+        [begins(red, 5, 1, 10), END, green.awaits(KeepAlive(clients=2, slots=2, place=1, draining=True))],
+        [green >> TURN, late >> Connect(), late >> Probe()],
+        [late << KeepAlive(clients=2, slots=2, place=2, draining=True), green.quiet],
+        [allow(), ends(red, 5, 10), JOINED, late.quiet],
+    ),
+    model=SlotAnswerModel,
+    shared=True,
+)
+def test_slots(play: Callable[[Script], None], script: Script) -> None:
+    play(script)
