@@ -51,6 +51,11 @@ class FinishedAnswer:
         """Stamp of the frame."""
         return self.packet.stamp
 
+    def ask(self, question: Question, asker: AnswerFilter) -> None:
+        """Ask a question about the whole frame after the answer, unless a filter before has asked one."""
+        if self.full_frame is not None and self.follow_up is None:
+            self.follow_up = FollowUp(self.full_frame, question, asker)
+
 
 @dataclass(frozen=True, slots=True)
 class RecalledAnswer:

@@ -6,7 +6,7 @@ The answer server embeds a question before it is asked, and tokens are chosen fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Protocol
 
 from arr_coc.types import QueryEmbedding
@@ -86,7 +86,7 @@ class RunQuestions:
         observer: QuestionObserver,
         triggers: AnswerTriggers,
         watches: WatchList,
-        askers: Sequence[Callable[[RunQuestions], Asker]],
+        askers: Callable[[RunQuestions], Iterable[Asker]],
         *,
         watches_only: bool,
         knows_source: bool,
@@ -99,7 +99,7 @@ class RunQuestions:
             observer: stage that chooses the tokens.
             triggers: triggers of the run's own answers.
             watches: watches of the run, which may change.
-            askers: what makes the parts of the run's features, in order.
+            askers: returns the parts of the run's features, in order.
             watches_only: nothing else is asked; then its own question is that of a watch.
             knows_source: the source shows the world of a model of drawn scenes.
         """
@@ -114,7 +114,7 @@ class RunQuestions:
         self._triggers = triggers
         self._knows_source = knows_source
         self.asking: Asker | None = None
-        self.askers = [make(self) for make in askers]
+        self.askers = tuple(askers(self))
 
     def follow(self, command: Command) -> None:
         """Follow a command to the run; others than those about questions are ignored."""
@@ -167,7 +167,7 @@ class RunQuestions:
             asker.take(outcome)
 
     def on_watches_changed(self) -> None:
-        """Let the watches share the tokens as they are now, if the server is ready. If nothing else is asked, the
+        """Let the watches share the tokens as they are now; the server is ready. If nothing else is asked, the
         question of a watch that was removed is followed by that of another one."""
         self._require()
         self.allocate_for(self.text)
@@ -203,6 +203,9 @@ class RunQuestions:
         self.finishing = True
         for asker in self.askers:
             asker.finish()
+        # the last answer is to the run's own question, also if a turn was granted for another one
+        if self.asking is None and self.text != self.query and self.client.ready:
+            self.allocate_for(self.query)
 
     def emit(self, event: Event) -> None:
         """Emit an event of the run."""

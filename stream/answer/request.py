@@ -376,8 +376,7 @@ class RequestTracker:
             self.lost_glances += 1
             self.glance = None
         if self.request is not None:
-            self.lost_answers += self.request.follows is None
-            self.request = None
+            self._lose(self.request)
 
     def on_lost(self, number: int) -> bool | None:
         """Handle an answer that the server lost: keep the request open if it is sent again, else drop it.
@@ -390,11 +389,7 @@ class RequestTracker:
         request.losses += 1
         if self._options.resend_after_loss and request.losses <= REPEATS_MAX:
             return True
-        self.request = None
-        if request.follows is None:
-            self.lost_answers += 1
-        else:
-            self._end(request.follows)
+        self._lose(request)
         return False
 
     def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
@@ -506,6 +501,14 @@ class RequestTracker:
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""
         return self.request is not None and self.request.number == number
+
+    def _lose(self, request: AnswerRequest) -> None:
+        """Close the open request, whose answer will not come."""
+        self.request = None
+        if request.follows is None:
+            self.lost_answers += 1
+        else:
+            self._end(request.follows)
 
     def _open_follow_up(self, request: AnswerRequest, finished: FinishedAnswer) -> None:
         """Open the question of a filter that follows an answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,8 +82,8 @@ class SchedulePolicy:
     """Report a model that keeps none."""
     idle_share: float = 0.0
     """0 if nothing is read ahead between answers; in lockstep the share of media time that pays for it."""
-    askers: tuple[Callable[[RunQuestions], Asker], ...] = ()
-    """What makes the parts of the run's features in its questions, in order."""
+    askers: Callable[[RunQuestions], Iterable[Asker]] = lambda questions: ()
+    """Return the parts of the run's features in its questions, in order."""
 
     @property
     def follows_change(self) -> bool:

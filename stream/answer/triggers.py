@@ -297,6 +297,8 @@ class Watch:
         self.triggers = YesNoTriggers(options)
         self.active = True
         self.warning: str | None = None
+        self._hold_ns = round(options.hold_s * NS_PER_S)
+        self._cooldown_ns = round(options.cooldown_s * NS_PER_S)
         self._schedule = None if options.schedule is None else Schedule.of(options.schedule)
         self._verdict = DebouncedVerdict(options, state.verdict)
         self._yes_since_ns = state.yes_since_ns
@@ -381,11 +383,11 @@ class Watch:
             return None
         if time_ns < since_ns:
             self._yes_since_ns = since_ns = time_ns  # time went back: the wait counts from here
-        if time_ns - since_ns < options.hold_s * NS_PER_S:
+        if time_ns - since_ns < self._hold_ns:
             return None
         self._matched = True
         before_ns = self._last_match_ns
-        if before_ns is not None and 0 <= time_ns - before_ns < options.cooldown_s * NS_PER_S:
+        if before_ns is not None and 0 <= time_ns - before_ns < self._cooldown_ns:
             return None
         self._last_match_ns = time_ns
         return Match(

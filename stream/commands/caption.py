@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,16 +70,13 @@ def _captioned(config: Config, service: AnswerService | None = None, *, resume: 
 
 def _continuation(config: Config, *, resume: bool) -> Continuation | None:
     """Return what continues a run, of the first extension that can, and report its notes. Raises ResumeError."""
-    from stream.extension.registry import extensions
+    from stream.extension.registry import first_part
 
-    for extension in extensions():
-        if extension.continuation:
-            continuation: Continuation | None = resolve_name(extension.continuation)(config, resume=resume)
-            if continuation is not None:
-                for note in continuation.notes:
-                    report_note(note)
-                return continuation
-    return None
+    continuation: Continuation | None = first_part("continuation", config, resume=resume)
+    if continuation is not None:
+        for note in continuation.notes:
+            report_note(note)
+    return continuation
 
 
 def _run(config: Config, continuation: Continuation | None, service: AnswerService | None, *, resume: bool) -> Summary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +53,7 @@ def watch(
     from stream.display import WatchOptions
     from stream.display.choice import open_display
     from stream.extension import WatchRequest
-    from stream.extension.registry import extensions
+    from stream.extension.registry import first_part
     from stream.sinks.paths import STDOUT
 
     if source:
@@ -86,11 +85,9 @@ def watch(
         return summary
 
     request = WatchRequest(config, tuple(source or ()), limit_s, watch_options, watch_one)
-    for extension in extensions():
-        if extension.watch:
-            status: int | None = resolve_name(extension.watch)(request)
-            if status is not None:
-                return status
+    status: int | None = first_part("watch", request)
+    if status is not None:
+        return status
     if source and len(source) > 1:
         return run_each(configs_of(config, source), watch_one)
     return exit_status(watch_one(config), watching=bool(config.watch))

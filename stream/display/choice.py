@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pkgutil import resolve_name
 
 from stream import logs
 from stream.display import WatchOptions
 from stream.extension import DisplayOpening
-from stream.extension.registry import installed_extensions, own_extensions
+from stream.extension.registry import first_part
 from stream.sinks.base import SINGLE_CAMERA, Display
 
 STDIN = 0
@@ -52,11 +51,9 @@ def open_display(
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if not dumb and watch_options.live and captions and in_foreground(STDOUT_FD):
         opening = DisplayOpening(names, STDOUT_FD, keys, stdin_fd if keys is None else None)
-        for extension in (*installed_extensions(), *own_extensions()):
-            if extension.display:
-                display: Display | None = resolve_name(extension.display)(opening)
-                if display is not None:
-                    return display
+        display: Display | None = first_part("display", opening)
+        if display is not None:
+            return display
     from stream.display.lines import LinesDisplay
 
     return LinesDisplay(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from stream.errors import ConfigError
+from arr_coc.errors import ArrCocError
+from stream.errors import ConfigError, StreamError
 from stream.extension import Extension, ModelType
 
 if TYPE_CHECKING:
@@ -18,6 +21,10 @@ GROUP = "arr_coc_stream.extensions"
 
 IN_TREE = "stream.extensions"
 """Package with a package for each feature. It is found by its name: the core imports no extension."""
+
+
+_packages: dict[str, str] = {}
+"""Packages of the installed extensions, by the names of these."""
 
 
 @cache
@@ -52,6 +59,7 @@ def installed_extensions() -> tuple[Extension, ...]:
         if extension.name in names:
             raise ConfigError(f"{package} has an extension {extension.name}, and so has another package; {remedy}")
         names.add(extension.name)
+        _packages[extension.name] = package
         loaded.append(extension)
     return tuple(loaded)
 
@@ -59,6 +67,45 @@ def installed_extensions() -> tuple[Extension, ...]:
 def extensions() -> tuple[Extension, ...]:
     """Return all extensions, those of this program first. Raises ConfigError as `installed_extensions`."""
     return (*own_extensions(), *installed_extensions())
+
+
+def parts_of(part: str, *arguments: Any, **facts: Any) -> Iterator[Any]:
+    """Yield what the functions of this part of the extensions return, in their order, without None.
+
+    Raises ConfigError, which names the package, if one of another package fails.
+    """
+    return _results(extensions(), part, arguments, facts)
+
+
+def first_part(part: str, *arguments: Any, **facts: Any) -> Any | None:
+    """Return what the first function of this part returns that is not None; other packages are asked first.
+
+    Raises ConfigError as `parts_of`.
+    """
+    return next(_results((*installed_extensions(), *own_extensions()), part, arguments, facts), None)
+
+
+def _results(
+    asked: Sequence[Extension], part: str, arguments: Sequence[Any], facts: Mapping[str, Any]
+) -> Iterator[Any]:
+    for extension in asked:
+        name = getattr(extension, part)
+        if not name:
+            continue
+        try:
+            result = resolve_name(name)(*arguments, **facts)
+        except (ArrCocError, StreamError):
+            raise
+        except Exception as error:
+            package = _packages.get(extension.name)
+            if package is None:
+                raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(
+                f"{name} of {package} cannot be used: {reason}; repair it, or remove it: pip uninstall {package}"
+            ) from error
+        if result is not None:
+            yield result
 
 
 @cache

@@ -132,7 +132,8 @@ def weights_of(config: Config) -> str:
     """Return the fingerprint of the configured model's files; for a model of another program, that one's address."""
     if config.model_key is None:
         return model_fingerprint(config.answer.model)
-    return f"served at {config.value(config.model_key)}"
+    section, _, name = config.model_key.partition(".")
+    return f"served at {getattr(config.sections()[section].shown(), name)}"
 
 
 def source_fingerprint(address: str) -> str | None:

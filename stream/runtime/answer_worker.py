@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from pkgutil import resolve_name
 
 import msgspec
 
@@ -22,7 +21,7 @@ from stream.answer.server_statistics import LOADING, ServerStatistics
 from stream.config import Config
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
-from stream.extension.registry import extensions
+from stream.extension.registry import parts_of
 from stream.monitor.service_manager import ServiceManager, ServiceState
 from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.device_pixels import IpcPixelReceiver
@@ -164,12 +163,8 @@ def serve_answers(
         statistics=statistics,
     )
     with ExitStack() as stack:
-        for extension in extensions():
-            if (
-                extension.serving
-                and (part := resolve_name(extension.serving)(config, statistics, stopping)) is not None
-            ):
-                stack.enter_context(closing(part))
+        for part in parts_of("serving", config, statistics, stopping):
+            stack.enter_context(closing(part))
         manager = ServiceManager.of_environment(lambda: _service_state(config, statistics, stopping))
         if manager is not None:
             stack.callback(manager.close)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pkgutil import resolve_name
 
 import cv2
 import torch
@@ -33,7 +32,7 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import Command, RunControl, describe
 from stream.events import Event, Notice, Restarted, pack_event, store_lost
-from stream.extension.registry import extensions
+from stream.extension.registry import parts_of
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SlotTable
@@ -292,12 +291,9 @@ class FrameStages:
     def _open_observers(self, stack: ExitStack) -> list[FrameObserver]:
         """Opens the observers of these stages, which the extensions have, until `stack` is closed."""
         observers: list[FrameObserver] = []
-        for extension in extensions():
-            if extension.frame_observer:
-                observer: FrameObserver | None = resolve_name(extension.frame_observer)(self._config, self._info)
-                if observer is not None:
-                    stack.callback(observer.close)
-                    observers.append(observer)
+        for observer in parts_of("frame_observer", self._config, self._info):
+            stack.callback(observer.close)
+            observers.append(observer)
         return observers
 
     def _received(self, events: EventReceiver, restarts: deque[Restarted]) -> Iterator[bytes]:

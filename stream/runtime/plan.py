@@ -6,9 +6,8 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
-from pkgutil import resolve_name
-from typing import Any
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
@@ -30,7 +29,7 @@ from stream.answer.triggers import WatchStates
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
 from stream.events import Notice
-from stream.extension.registry import extensions
+from stream.extension.registry import first_part, parts_of
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
 from stream.sinks.types import is_needed, takes_pictures
@@ -123,13 +122,13 @@ class RunPlan:
                 schema=None if schema is None else schema.text,
                 filters=_answer_filters(config, info, continuation),
             ),
-            budget=RunBudget(_of_extensions("budget", config, lockstep=lockstep)),
+            budget=RunBudget(tuple(parts_of("budget", config, lockstep=lockstep))),
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
             boxes=_box_feeder(config, paced=paced),
             notices=(
-                *itertools.chain.from_iterable(_of_extensions("notices", config, lockstep=lockstep)),
+                *itertools.chain.from_iterable(parts_of("notices", config, lockstep=lockstep)),
                 *([cancel_off()] if no_cancel else []),
                 *_schedule_off(config, info),
             ),
@@ -327,7 +326,7 @@ def _schedule_policy(
         states=watches,
         watches_only=config.watches_only,
         wall_s=wall_s if info.live else None,
-        askers=tuple(resolve_name(extension.asker) for extension in extensions() if extension.asker),
+        askers=partial(parts_of, "asker"),
     )
 
 
@@ -346,22 +345,15 @@ def _answer_filters(config: Config, info: SourceInfo, continuation: Continuation
     if answer.when == "news":
         filters.append(NewsFilter(answer.same_above, schema))
     filters.append(DetectionReader(_source_px(config.capture, info)))
-    filters += _of_extensions("answer_filter", config)
+    filters += parts_of("answer_filter", config)
     if continuation is not None:
         filters.append(continuation)
     return tuple(filters)
 
 
-def _of_extensions(part: str, config: Config, **facts: bool) -> tuple[Any, ...]:
-    """Return what the functions of this part of the extensions give for a run, in their order."""
-    functions = [getattr(extension, part) for extension in extensions()]
-    results = [resolve_name(function)(config, **facts) for function in functions if function]
-    return tuple(result for result in results if result is not None)
-
-
 def _box_feeder(config: Config, *, paced: bool) -> BoxFeeder | None:
     """Return what gives boxes from outside, of the first extension that has some. Raises ConfigError."""
-    return next(iter(_of_extensions("boxes", config, paced=paced)), None)
+    return first_part("boxes", config, paced=paced)
 
 
 def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:

@@ -129,7 +129,8 @@ class AllocateStage:
         first = self._frame.stamp is None
         change, change_since_look = self._frame.take(update, motion)
         self.emit(*frame_events.segment_events(update.segments, self._context.fragments))
-        stamp = update.stamp
+        stamp = self._frame.stamp
+        assert stamp is not None
         self._scheduler.observe(
             stamp,
             stamp.capture_ns if self._live else stamp.media_ns,

@@ -130,6 +130,14 @@ def test_mistakes_are_reported_as_those_of_the_program(
             "the extension csv of arr-coc-csv cannot be loaded: its name output is taken by the configuration; repair",
         ),
         (
+            "from stream.extension import Extension\nEXTENSION = Extension(name='csv', answer_filter='nowhere:of')",
+            "nowhere:of of arr-coc-csv cannot be used: No module named 'nowhere'; repair it",
+        ),
+        (
+            "from stream.extension import Extension\nEXTENSION = Extension(name='csv', continuation='json:loads')",
+            "json:loads of arr-coc-csv cannot be used: ",
+        ),
+        (
             "from stream.extension import Extension\nEXTENSION = Extension(name='otlp')",
             "arr-coc-csv has an extension otlp, and so has another package; repair it",
         ),

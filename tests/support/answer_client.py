@@ -197,6 +197,8 @@ class ClientFixture:
         questions = tuple(check.question for check in checks)
         question = Question(text, wants_answer=wants_answer, checks=questions)
         now_ns = self.clock.now_ns()
+        if full_frame is not None:
+            assert self.client.requests.wants_full_frame()
         self.client.send_request(
             packet, question, trigger, now_ns, checks=checks, full_frame=full_frame, is_aside=is_aside
         )
@@ -285,7 +287,7 @@ def client_options(
         *([] if same_above is None else [NewsFilter(same_above, schema)]),
         DetectionReader(None),
         AnswerHistory(HistorySection(answers=history, spans_cuts=history_spans_cuts), schema),
-        ShadowChecks(shadow or ShadowSection(agree=1.0), schema),
+        ShadowChecks((shadow or ShadowSection(agree=1.0)).model_copy(update={"every": 1}), schema),
         *([] if journal is None else [journal]),
     )
     return ClientOptions(schema=None if schema is None else schema.text, filters=filters, **options)

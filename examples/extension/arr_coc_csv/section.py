@@ -13,6 +13,8 @@ class CsvSection(ExtensionSection):
     """Files of answers as CSV, and a server that answers."""
 
     section: ClassVar[str] = "csv"
+    changes_answers: ClassVar[bool] = True
+    without_effect: ClassVar[frozenset[str]] = frozenset({"delimiter"})
 
     delimiter: Annotated[
         str, Option("--csv-delimiter CHARACTER", "Character between the fields of a .csv. [{default}]", without="demo")

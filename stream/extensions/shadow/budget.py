@@ -122,10 +122,9 @@ class QualityController(BudgetSetter):
         """Return the limits with the raised budget, or the raised most tokens of one that adapts."""
         if not self._rule.level:
             return limits
-        tokens = self._tokens(tiles, self._rule.level)
         if self._adaptive:
-            return replace(limits, most_tokens=tokens)
-        return replace(limits, budget=tokens)
+            return replace(limits, most_tokens=round(self._limits.max_tokens * self._rule.factor(self._rule.level)))
+        return replace(limits, budget=self._tokens(tiles, self._rule.level))
 
     def on_event(self, event: Event, tiles: int) -> list[Event]:
         """Return an event of the run; a check is followed by what it changes for frames of `tiles` tiles."""

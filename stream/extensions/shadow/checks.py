@@ -8,7 +8,7 @@ from typing import Self
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import FrameStamp
 from stream.answer.agreement import text_agreement
-from stream.answer.filters import AnswerFilter, FinishedAnswer, FollowUp, RecalledAnswer
+from stream.answer.filters import AnswerFilter, FinishedAnswer, RecalledAnswer
 from stream.config import Config
 from stream.events import Answer, Event, ShadowCheck
 from stream.extensions.shadow.section import ShadowSection
@@ -22,6 +22,8 @@ class ShadowChecks(AnswerFilter):
         self._options = options
         self._schema = schema
         self._answers = 0
+        self._is_due = False
+        self._text = ""
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
@@ -32,7 +34,8 @@ class ShadowChecks(AnswerFilter):
     def wants_full_frame(self) -> bool:
         """Return True if the next answer is to be checked."""
         self._answers += 1
-        return self._options.every is not None and self._answers % self._options.every == 0
+        self._is_due = self._answers % (self._options.every or 1) == 0
+        return self._is_due
 
     def on_recall(self, recalled: RecalledAnswer, stamp: FrameStamp) -> None:
         """Count an answer of an earlier run."""
@@ -40,11 +43,11 @@ class ShadowChecks(AnswerFilter):
 
     def on_answer(self, answer: FinishedAnswer) -> None:
         """Ask the question again about the whole frame."""
-        if not isinstance(answer.event, Answer) or answer.full_frame is None:
+        if not isinstance(answer.event, Answer) or not self._is_due:
             return
-        compared = answer.event.text if self._options.compare == "meaning" else None
-        question = dataclasses.replace(answer.question, checks=(), previous=None, compared=compared)
-        answer.follow_up = FollowUp(answer.full_frame, question, self)
+        self._text = answer.event.text  # filters behind this one may change it
+        compared = self._text if self._options.compare == "meaning" else None
+        answer.ask(dataclasses.replace(answer.question, checks=(), previous=None, compared=compared), self)
 
     def on_follow_up(self, answer: FinishedAnswer, reply: AnswerReply) -> list[Event]:
         """Return the comparison with the answer of all tokens; none if that does not fit the schema."""
@@ -55,7 +58,7 @@ class ShadowChecks(AnswerFilter):
                 full_text = self._schema.readable(self._schema.fields_of(reply.text))
             except ValueError:
                 return []
-        agreement = text_agreement(event.text, full_text)
+        agreement = text_agreement(self._text, full_text)
         likeness = agreement.words if reply.same is None else reply.same
         return [
             ShadowCheck(
@@ -63,7 +66,7 @@ class ShadowChecks(AnswerFilter):
                 frame_index=event.frame_index,
                 pts_s=event.pts_s,
                 query=event.query,
-                text=event.text,
+                text=self._text,
                 full_text=full_text,
                 same=agreement.same,
                 words=agreement.words,

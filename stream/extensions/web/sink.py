@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TextIO
 
 from starlette.routing import BaseRoute
@@ -14,7 +13,7 @@ from stream.config import Config
 from stream.errors import ConfigError
 from stream.events import Event, Notice
 from stream.extension import SharedOpening, SinkOpening
-from stream.extension.registry import extensions
+from stream.extension.registry import parts_of
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.application import PageCamera
 from stream.extensions.web.camera import BrowserCamera
@@ -37,8 +36,7 @@ CAMERAS_MAX = 256
 
 def panels_of(configs: Sequence[Config]) -> list[BaseRoute]:
     """Return the routes of the panels that other extensions have for these runs."""
-    names = [extension.page_panel for extension in extensions() if extension.page_panel]
-    return [route for name in names for route in resolve_name(name)(configs)]
+    return [route for routes in parts_of("page_panel", configs) for route in routes]
 
 
 class WebPage:

@@ -13,6 +13,8 @@ from PIL import Image
 
 from arr_coc.types import FramePacket
 from evaluation.suites import suite_samples
+from stream.answer.filters import AnswerFilter, FinishedAnswer
+from stream.answer.request import ClientOptions
 from stream.cli import main
 from stream.config import (
     AllocateConfig,
@@ -40,6 +42,7 @@ from stream.events import (
 from stream.extensions.api.section import ApiSection
 from stream.extensions.live.layout import figure_rows
 from stream.extensions.shadow.budget import LOW
+from stream.extensions.shadow.checks import ShadowChecks
 from stream.extensions.shadow.section import ShadowSection
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
@@ -66,10 +69,10 @@ from tests.support.video import make_video, moving_square
 __all__ = ["clock", "opened"]
 
 
-def asked_with_shadow(server: ClientFixture) -> FramePacket:
+def asked_with_shadow(server: ClientFixture, turn: int = 1) -> FramePacket:
     """An answer is asked for, and given, that is to be checked."""
     shadow = whole_frame()
-    server.grant()
+    server.grant(turn)
     server.send(tokens(), "every", full_frame=shadow)
     server.expect(TokenPacketMessage)
     return shadow
@@ -445,3 +448,30 @@ def test_a_model_server_is_asked_with_the_whole_view_and_compares_as_well() -> N
     assert areas[0] < areas[1] == areas[2]
     assert {check.differs for check in checks} == {False}
     assert all(check.meaning is not None and 0.8 < check.meaning < 1 for check in checks)
+
+
+class Censor(AnswerFilter):
+    """A filter behind the shadow checks, which wants every frame and changes every answer."""
+
+    def wants_full_frame(self) -> bool:
+        return True
+
+    def on_answer(self, answer: FinishedAnswer) -> None:
+        answer.event = msgspec.structs.replace(answer.event, text="***")
+
+
+def test_another_filter_changes_neither_how_many_are_checked_nor_what_is_compared() -> None:
+    filters = (ShadowChecks(ShadowSection(every=2)), Censor())
+    server = ClientFixture(FakeClock(), ClientOptions(filters=filters))
+    server.greet()
+    asked_with_shadow(server)
+    assert [event.text for event in server.events(Answer, answered(0))] == ["***"]
+    assert not server.client.busy, "one of two is checked"
+    asked_with_shadow(server, 2)
+    server.hear(answered(1))
+    server.expect(TurnRequest)
+    server.hear(TurnGrant(turn=3))
+    server.expect(FramePacketMessage)
+    (check,) = server.events(ShadowCheck, answered(1))
+    assert check.same
+    assert check.text == check.full_text != "***"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from stream.answer.questions import RunQuestions
 from stream.control import SIDE_QUESTIONS_MAX, Ask, AskAside
 from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
 from stream.extensions.side_questions.questions import CROWDED, LOST, RUN_OVER, SideQuestions
@@ -16,9 +17,15 @@ from tests.support.answer_client import FakeJournal
 RunOf = Callable[..., ScheduledRun]
 
 
+def side_questions(questions: RunQuestions) -> list[SideQuestions]:
+    return [SideQuestions(questions)]
+
+
 @pytest.fixture
 def run_of() -> RunOf:
-    return lambda **policy: ScheduledRun(**{"lockstep": False, "askers": (SideQuestions,), **policy}).greet()
+    return lambda **policy: ScheduledRun(
+        **{"lockstep": False, "askers": lambda questions: (SideQuestions(questions),), **policy}
+    ).greet()
 
 
 def ask(run: ScheduledRun, number: int = 1, query: str = "and now?") -> None:
@@ -247,8 +254,26 @@ def test_questions_that_wait_as_the_run_ends_are_refused_and_its_last_answer_com
     ]
 
 
+def test_a_turn_for_a_side_question_that_the_run_s_end_refuses_is_for_its_own(run_of: RunOf) -> None:
+    run = run_of()
+    run.show(0)
+    run.go_on()
+    run.peer.answer(0)
+    run.go_on()
+    run.show(1)
+    ask(run, query="who?")
+    while run.scheduler._questions.text != "who?" or not run.scheduler.client.may_send:
+        run.scheduler.process_replies(0)
+        if not run.scheduler.client.may_send:
+            run.scheduler._has_turn()
+    run.scheduler.finish(last_answer=True)
+    assert [type(event) for event in sides(run)] == [SideRefused]
+    questions = [message.question.text for message in run.peer.received if isinstance(message, TokenPacketMessage)]
+    assert questions == ["what?", "what?"]
+
+
 def test_a_run_that_is_to_be_continued_takes_none(run_of: RunOf) -> None:
-    run = ScheduledRun(journal=FakeJournal(), askers=(SideQuestions,)).greet()
+    run = ScheduledRun(journal=FakeJournal(), askers=side_questions).greet()
     run.show(0)
     ask(run)
     run.scheduler.process_replies(0)

@@ -16,7 +16,7 @@ from tests.support.answer_client import FakeJournal
 
 @pytest.fixture
 def opened() -> Opener:
-    return partial(ScheduledRun, askers=(WatchChanges,))
+    return partial(ScheduledRun, askers=lambda questions: (WatchChanges(questions),))
 
 
 def changes(run: ScheduledRun) -> list[tuple[str, list[str], str | None]]:

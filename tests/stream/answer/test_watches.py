@@ -309,6 +309,11 @@ def test_watches_have_verdicts_and_matches_of_their_own() -> None:
     assert run.matches == [(1, "here", 1), (2, "gone", 2)]
 
 
+def test_a_hold_ends_with_the_frame_at_its_time() -> None:
+    """8.3 s times 1e9 is more than 8,300,000,000 as a float."""
+    assert Watched(watching(hold_s=8.3)).see(0, 0.99).see(8.2).see(8.3).matches == [(8.3, "here", 1)]
+
+
 def test_all_watches_are_checked_with_each_packet() -> None:
     watches = WatchList([watching(every_s=1), watching("is it gone?", "gone", every_s=5)])
     watches.observe(0, (0, 0.0), change=0.0)

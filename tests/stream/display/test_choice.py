@@ -11,7 +11,7 @@ from stream.display import WatchOptions, choice
 from stream.display.choice import in_foreground, open_display
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.progress import ProgressDisplay
-from stream.extension import DisplayOpening, Extension
+from stream.extension import DisplayOpening, Extension, registry
 from stream.extensions.live.display import LiveDisplay
 from stream.sinks.base import SINGLE_CAMERA, Display
 from tests.support.terminal import Pty
@@ -80,7 +80,7 @@ def test_a_package_is_asked_for_its_display_before_the_live_view(
 ) -> None:
     terminals.update((0, 1))
     package = Extension(name="board", display=f"{__name__}:display_of_a_package")
-    monkeypatch.setattr(choice, "installed_extensions", lambda: (package,))
+    monkeypatch.setattr(registry, "installed_extensions", lambda: (package,))
     opened = open_display(names, captions=True, watch_options=WATCHED)
     assert type(opened) is kind
     opened.close()
@@ -88,7 +88,7 @@ def test_a_package_is_asked_for_its_display_before_the_live_view(
 
 def test_without_an_extension_a_terminal_has_lines(terminals: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     terminals.update((0, 1))
-    monkeypatch.setattr(choice, "own_extensions", lambda: ())
+    monkeypatch.setattr(registry, "own_extensions", lambda: ())
     opened = open_display(["door"], captions=True, watch_options=WATCHED)
     assert type(opened) is LinesDisplay
     opened.close()
