@@ -80,6 +80,13 @@ def run_once(checkout: Path, program: str, folder: Path) -> dict[str, float]:
     return figures_of(json.loads(out.read_text("utf-8")), patterns)
 
 
+def summary(ratios: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the median ratio of each figure, and the median of these."""
+    medians = {name: round(statistics.median(values), 3) for name, values in sorted(ratios.items())}
+    middle = round(statistics.median(medians.values()), 3)
+    return {"ratio": middle, "target": RATIO, "met": middle <= RATIO, "figures": medians}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
@@ -92,21 +99,20 @@ def main() -> None:
         for number in range(options.rounds):
             for program in options.programs:
                 sides = [ROOT, options.checkout.resolve()]
-                figures = {
-                    side: run_once(side, program, Path(folder)) for side in (sides if number % 2 == 0 else sides[::-1])
-                }
+                turns = sides if number % 2 == 0 else sides[::-1]
+                try:
+                    figures = {side: run_once(side, program, Path(folder)) for side in turns}
+                except subprocess.CalledProcessError as error:
+                    print(f"round {number + 1}: {program} is left out: {error}", flush=True)
+                    continue
                 for name, ratio in ratios_of(figures[sides[0]], figures[sides[1]]).items():
                     ratios[program][name].append(ratio)
                 print(f"round {number + 1}: {program}", flush=True)
-    programs = {}
-    for program, figures_by_name in ratios.items():
-        medians = {name: round(statistics.median(values), 3) for name, values in sorted(figures_by_name.items())}
-        middle = round(statistics.median(medians.values()), 3)
-        programs[program] = {"ratio": middle, "target": RATIO, "met": middle <= RATIO, "figures": medians}
-        print(f"{program}: {middle} (target {RATIO}), worst {max(medians.values())}")
-    write_report(
-        options.out, {"benchmark": "turns", "rounds": options.rounds, "programs": programs, "machine": machine()}
-    )
+            programs = {program: summary(ratios[program]) for program in options.programs if ratios[program]}
+            result = {"benchmark": "turns", "rounds": number + 1, "programs": programs, "machine": machine()}
+            write_report(options.out, result)
+    for program, figures_of_program in programs.items():
+        print(f"{program}: {figures_of_program['ratio']} (target {RATIO})")
 
 
 if __name__ == "__main__":
