@@ -66,6 +66,28 @@ BRIGHT = 232
 BLOWN_SHARE = 0.3
 """From this share of texels above that luma on, light may have hidden what was there, as a flash does."""
 
+UNLIKE = 0.45
+"""Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
+pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the middle."""
+
+RECOLOURED = 0.6
+"""Share of the frame with another hue from which little detail says enough: two plain shots may hold nothing but a few
+objects that resemble each other. Frames within a shot measure 0.3 at most, on film, drawings and screens."""
+
+TEXTURED_MIN = 0.06
+"""Least share of blocks with detail, in both pictures, for which not finding them counts: a white or black frame holds
+nothing that could be found, a dark one little."""
+
+STANDS_OUT = 1.8
+"""How many times the unrest before it a cut's difference is, at least. In the tuning material 98 % of cuts exceed it by
+1.4 and 95 % by 4.5; frames of whip pans, slides and flights that nothing else explains by 1.6 or less."""
+
+DEPARTURE_MIN = 6.0
+"""Mean difference of the glance, of 255, below which nothing is looked for."""
+
+HISTORY_FRAMES = 5
+"""Frames that a disturbance may last, after which the same picture comes back; a flash takes one to three."""
+
 UNREST_LEFT = 0.6
 """Share of the unrest that is left a frame later: a second cut of the same strength counts from the third frame on."""
 
@@ -138,9 +160,7 @@ class SceneCutDetector:
             departure=_departure(old, new),
             unrest=self._unrest,
         )
-        # By how much a cut's difference exceeds the unrest before it. In the tuning material 98 % of cuts exceed it by
-        # 1.4 and 95 % by 4.5; frames of whip pans, slides and flights that nothing else explains by 1.6 or less.
-        if verdict.departure < 1.8 * verdict.unrest:
+        if verdict.departure < STANDS_OUT * verdict.unrest:
             return verdict
         verdict = self._judged(before, after, replace(verdict, replaced=_replaced_share(old, new)))
         if verdict.is_cut and planes is not None and full_size_match_share(*planes, FOUND) >= FOUND:
@@ -162,8 +182,7 @@ class SceneCutDetector:
             self._history.append((self._frame, after))
         self._unrest = max(departure, UNREST_LEFT * self._unrest)
         self._frame += 1
-        # how many frames a disturbance may last, after which the same picture comes back; a flash takes one to three
-        while self._history and self._history[0][0] < self._frame - 5:
+        while self._history and self._history[0][0] < self._frame - HISTORY_FRAMES:
             self._history.popleft()
 
     def forget(self) -> None:
@@ -181,8 +200,7 @@ class SceneCutDetector:
             recoloured = _recoloured_share(old, new)
             verdict = replace(verdict, unlikeness=unlikeness, recoloured=recoloured)
             by_glance = _is_another(old, new, unlikeness, recoloured)
-        # mean difference of the glance, of 255, below which nothing is looked for
-        if not by_glance and verdict.departure < 6.0:
+        if not by_glance and verdict.departure < DEPARTURE_MIN:
             return verdict
         match = match_blocks(before, after, FOUND)
         is_new = match.match_share < FOUND or (by_glance and _is_plain_and_recoloured(old, new, verdict, match))
@@ -201,9 +219,7 @@ class SceneCutDetector:
 def _is_unknown(match: BlockMatch, downscaled: SmallPicture) -> bool:
     """Return True if a picture with detail follows another one and shares none of it, though light explains the
     glance."""
-    # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
-    # could be found, a dark one little
-    if match.match_share > NOT_FOUND or match.textured < 0.06:
+    if match.match_share > NOT_FOUND or match.textured < TEXTURED_MIN:
         return False
     return float((downscaled[0] > BRIGHT).mean()) < BLOWN_SHARE
 
@@ -233,14 +249,9 @@ def _departure(old: SmallPicture, new: SmallPicture) -> float:
 
 def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recoloured: float) -> bool:
     """Return True if two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
-    # Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
-    # pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
-    # middle.
-    if unlikeness >= 0.45:
+    if unlikeness >= UNLIKE:
         return True
-    # Share of the frame with another hue from which little detail says enough: two plain shots may hold nothing but a
-    # few objects that resemble each other. Frames within a shot measure 0.3 at most, on film, drawings and screens.
-    return recoloured >= 0.6 and _displaced(old[0], new[0]) >= DISPLACED
+    return recoloured >= RECOLOURED and _displaced(old[0], new[0]) >= DISPLACED
 
 
 def _displaced(old: SmallPicture, new: SmallPicture) -> float:
