@@ -44,8 +44,8 @@ NEVER_ONE = {
 }
 """Tokens of a whole prompt or vocabulary, limits, and sizes of files and messages."""
 
-NAMES = {"name", "self.name", "self._dtype", "base", "allocator"}
-"""No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`."""
+NAMES = {"name", "self.name", "self.option", "self._dtype", "base", "allocator"}
+"""No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`, `a model of --api answers`."""
 
 SOURCES = [
     path

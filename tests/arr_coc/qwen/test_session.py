@@ -65,7 +65,7 @@ def test_the_work_ignores_the_cache_and_is_reported_for_all_tokens_too() -> None
     assert first == costs.work("sparse", [6], [12], text_tokens, 8)
     assert first.flops < first.full_flops
     answer_text(speaking, packet(), QUERY)
-    assert speaking.last.operations.prefilled_tokens < text_tokens
+    assert speaking.last.work.prefilled_tokens < text_tokens
     assert speaking.last.operations == first, "as from an empty cache"
     answer_text(speaking, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
     two = speaking.last.operations

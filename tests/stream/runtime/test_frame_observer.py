@@ -10,11 +10,10 @@ import pytest
 
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.events import Answer, Event, FrameReady, Notice, Summary
-from stream.extension import Extension
+from stream.extension import Extension, registry
 from stream.media import SourceInfo
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.messages import AnswerReply, Message, TokenPacketMessage
-from stream.runtime import frame_stages
 from stream.runtime.frame_stages import run_in_threads
 from stream.stages.frame_observer import FrameObserver
 from stream.transport import Envelope, LinkObserver
@@ -77,11 +76,9 @@ def no_observer(config: Config, info: SourceInfo) -> FrameObserver | None:
 
 def test_they_see_all_events_then_a_summary_and_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("event_observer", "no_observer", "message_observer", "message_observer")
-    monkeypatch.setattr(
-        frame_stages,
-        "extensions",
-        lambda: [Extension(name=name, frame_observer=f"{__name__}:{name}") for name in names],
-    )
+    added = [Extension(name=name, frame_observer=f"{__name__}:{name}") for name in names]
+    every_extension = (*registry.extensions(), *added)
+    monkeypatch.setattr(registry, "extensions", lambda: every_extension)
     observers.clear()
     config = Config(
         source="scene:demo",
