@@ -83,6 +83,9 @@ class AnswerFilter:
     fixes_questions = False
     """The questions of the run stay as they are: no side questions, and no changes of watches."""
 
+    def begin_shot(self) -> None:
+        """Forget what is of the shot before: what follows is about frames of another epoch."""
+
     def before_ask(self, question: Question, stamp: FrameStamp, *, aside: bool) -> Question:
         """Return the question about the frame of this stamp, with what this filter adds to it.
 

@@ -23,11 +23,13 @@ class NewsFilter(AnswerFilter):
         self._same_above = same_above
         self._schema = schema
         self._last: Answer | None = None
-        self._epoch = 0
+
+    def begin_shot(self) -> None:
+        """Forget the last answer."""
+        self._last = None
 
     def before_ask(self, question: Question, stamp: FrameStamp, *, aside: bool) -> Question:
         """Return the question with the last answer to it, which may be repeated."""
-        self._begin(stamp.epoch)
         if aside or not question.wants_answer or self._last is None or self._last.query != question.text:
             return question
         previous = PreviousAnswer(model_text(self._last, self._schema), self._same_above)
@@ -45,21 +47,11 @@ class NewsFilter(AnswerFilter):
             return
         last = self._last
         if previous is None or last is None or model_text(event, self._schema) != previous.text:
-            self._note(event, answer.stamp.epoch)
+            self._last = event
             return
         answer.event = AnswerUnchanged(**structs.asdict(event), since_s=last.pts_s, probability=answer.reply.same)
 
     def on_recall(self, recalled: RecalledAnswer, stamp: FrameStamp) -> None:
         """Note an answer of an earlier run."""
         if isinstance(recalled.event, Answer):
-            self._note(recalled.event, stamp.epoch)
-
-    def _begin(self, epoch: int) -> None:
-        """Forget an answer about a frame of another epoch than this one."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._last = None
-
-    def _note(self, event: Answer, epoch: int) -> None:
-        self._begin(epoch)
-        self._last = event
+            self._last = recalled.event

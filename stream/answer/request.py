@@ -294,6 +294,7 @@ class RequestTracker:
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._shows_whole = any(each.shows_whole for each in options.filters)
+        self._epoch = 0
         self._cancelled_number: int | None = None
         self._next_glance = 0
         self._glance_costs = GlanceCosts()
@@ -317,6 +318,7 @@ class RequestTracker:
         if recalled is None:
             return []
         self.next_number += 1
+        self._begin(stamp.epoch)
         for each in self._options.filters:
             each.on_recall(recalled, stamp)
         answer = recalled.event
@@ -358,6 +360,7 @@ class RequestTracker:
         packet = request.packet
         if isinstance(packet, FramePacket) and not self._write_snapshot(packet):
             request.packet = dataclasses.replace(packet, image=packet.image.copy())
+        self._begin(packet.stamp.epoch)
         for each in self._options.filters:
             request.question = each.before_ask(request.question, packet.stamp, aside=request.is_aside)
         self.request = request
@@ -501,6 +504,13 @@ class RequestTracker:
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""
         return self.request is not None and self.request.number == number
+
+    def _begin(self, epoch: int) -> None:
+        """Let the filters forget another shot than that of this epoch."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            for each in self._options.filters:
+                each.begin_shot()
 
     def _lose(self, request: AnswerRequest) -> None:
         """Close the open request, whose answer will not come."""

@@ -26,7 +26,6 @@ class AnswerHistory(AnswerFilter):
         self._spans_cuts = options.spans_cuts
         self._schema = schema
         self._newest: deque[PastAnswer] = deque(maxlen=options.answers)
-        self._epoch = 0
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
@@ -34,31 +33,27 @@ class AnswerHistory(AnswerFilter):
         options = HistorySection.of(config)
         return cls(options, config.answer.schema_of_answers) if options.answers else None
 
+    def begin_shot(self) -> None:
+        """Forget the answers, unless they are to span cuts."""
+        if not self._spans_cuts:
+            self._newest.clear()
+
     def before_ask(self, question: Question, stamp: FrameStamp, *, aside: bool) -> Question:
         """Return the question after the newest answers, oldest first."""
-        self._begin(stamp.epoch)
         if question.wants_answer:
             return dataclasses.replace(question, history=tuple(self._newest))
         return question
 
     def on_answer(self, answer: FinishedAnswer) -> None:
         """Add an answer."""
-        self._add(answer.event, answer.stamp.epoch)
+        self._add(answer.event)
 
     def on_recall(self, recalled: RecalledAnswer, stamp: FrameStamp) -> None:
         """Add an answer of an earlier run."""
-        self._add(recalled.event, stamp.epoch)
+        self._add(recalled.event)
 
-    def _begin(self, epoch: int) -> None:
-        """Forget the answers about frames of other epochs than this one."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            if not self._spans_cuts:
-                self._newest.clear()
-
-    def _add(self, event: AnswerPoint, epoch: int) -> None:
-        """Add an answer about a frame of this epoch; one that is unchanged or invalid is ignored."""
+    def _add(self, event: AnswerPoint) -> None:
+        """Add an answer; one that is unchanged or invalid is ignored."""
         if isinstance(event, Answer):
-            self._begin(epoch)
             text = cut_to(printable(model_text(event, self._schema)), HISTORY_CHARS_MAX)
             self._newest.append(PastAnswer(round(event.pts_s * NS_PER_S), text))
