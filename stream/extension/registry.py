@@ -44,16 +44,14 @@ def installed_extensions() -> tuple[Extension, ...]:
     loaded = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = entry.dist.name if entry.dist is not None else entry.value
-        remedy = f"repair it, or remove it: pip uninstall {package}"
+        remedy = _remedy(package)
         try:
             extension = entry.load()
             if isinstance(extension, Extension):
                 extension.check()
         except (Exception, SystemExit) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(
-                f"the extension {entry.name} of {package} cannot be loaded: {reason}; {remedy}"
-            ) from error
+            problem = f"the extension {entry.name} of {package} cannot be loaded: {_reason(error)}"
+            raise ConfigError(f"{problem}; {remedy}") from error
         if not isinstance(extension, Extension):
             raise ConfigError(f"{entry.value} of {package} is no stream.extension.Extension; {remedy}")
         if extension.name in names:
@@ -100,12 +98,19 @@ def _results(
             package = _packages.get(extension.name)
             if package is None:
                 raise
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(
-                f"{name} of {package} cannot be used: {reason}; repair it, or remove it: pip uninstall {package}"
-            ) from error
+            problem = f"{name} of {package} cannot be used: {_reason(error)}"
+            raise ConfigError(f"{problem}; {_remedy(package)}") from error
         if result is not None:
             yield result
+
+
+def _reason(error: BaseException) -> str:
+    """Return the text of an error on one line, or its class if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _remedy(package: str) -> str:
+    return f"repair it, or remove it: pip uninstall {package}"
 
 
 @cache
