@@ -13,10 +13,11 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.zones import ZoneOptions
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.texture.store.planes import Thresholds
-from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
+from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.detections import DetectionReader
 from stream.answer.filters import AnswerFilter, Continuation
@@ -120,13 +121,13 @@ class RunPlan:
                 resend_after_loss=lockstep,
                 persistent=paced and answer.server is not None,
                 schema=None if schema is None else schema.text,
-                filters=_answer_filters(config, info, continuation),
+                filters=_answer_filters(config, info, schema, continuation),
             ),
             budget=RunBudget(tuple(parts_of("budget", config, lockstep=lockstep))),
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
-            boxes=_box_feeder(config, paced=paced),
+            boxes=first_part("boxes", config, paced=paced),
             notices=(
                 *itertools.chain.from_iterable(parts_of("notices", config, lockstep=lockstep)),
                 *([cancel_off()] if no_cancel else []),
@@ -334,11 +335,12 @@ LOCKSTEP_SHARE = 0.25
 """Share of media time for idle work in lockstep by `auto`, on every device: results do not depend on it."""
 
 
-def _answer_filters(config: Config, info: SourceInfo, continuation: Continuation | None) -> tuple[AnswerFilter, ...]:
+def _answer_filters(
+    config: Config, info: SourceInfo, schema: AnswerSchema | None, continuation: Continuation | None
+) -> tuple[AnswerFilter, ...]:
     """Return what the features of a run make of its answers, in order: the form of an answer first, then whether it is
     news, and what it locates; last what keeps it."""
     answer = config.answer
-    schema = answer.schema_of_answers
     filters: list[AnswerFilter] = []
     if schema is not None:
         filters.append(StructuredAnswers(schema))
@@ -349,11 +351,6 @@ def _answer_filters(config: Config, info: SourceInfo, continuation: Continuation
     if continuation is not None:
         filters.append(continuation)
     return tuple(filters)
-
-
-def _box_feeder(config: Config, *, paced: bool) -> BoxFeeder | None:
-    """Return what gives boxes from outside, of the first extension that has some. Raises ConfigError."""
-    return first_part("boxes", config, paced=paced)
 
 
 def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:
@@ -375,9 +372,3 @@ def _schedule_off(config: Config, info: SourceInfo) -> list[Notice]:
         return []
     text = f"no schedules ({', '.join(names)}): the source is not live, so its frames have no time of day"
     return [Notice(code=SCHEDULE_OFF, message=text)]
-
-
-def _ns(seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    return round(seconds * NS_PER_S)
