@@ -123,7 +123,7 @@ class QualityController(BudgetSetter):
         if not self._rule.level:
             return limits
         if self._adaptive:
-            return replace(limits, most_tokens=round(self._limits.max_tokens * self._rule.factor(self._rule.level)))
+            return replace(limits, most_tokens=self._most_tokens(self._rule.level))
         return replace(limits, budget=self._tokens(tiles, self._rule.level))
 
     def on_event(self, event: Event, tiles: int) -> list[Event]:
@@ -159,11 +159,14 @@ class QualityController(BudgetSetter):
 
     def _tokens(self, tiles: int, level: int) -> int:
         """Return the budget at a level, or the most tokens of one that adapts."""
-        factor = self._rule.factor(level)
         if self._adaptive:
-            return min(round(self._limits.max_tokens * factor), tiles)
+            return min(self._most_tokens(level), tiles)
         start = fixed_tokens(self._budget, tiles, self._limits)
-        return max(start, min(round(start * factor), self._limits.max_tokens, tiles))
+        return max(start, min(round(start * self._rule.factor(level)), self._limits.max_tokens, tiles))
+
+    def _most_tokens(self, level: int) -> int:
+        """Return the most tokens of a budget that adapts, for a frame of any size."""
+        return round(self._limits.max_tokens * self._rule.factor(level))
 
     def _low_notice(self, tokens: int) -> Notice:
         rule = self._rule
