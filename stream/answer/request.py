@@ -298,7 +298,7 @@ class RequestTracker:
         self._cancelled_number: int | None = None
         self._next_glance = 0
         self._glance_costs = GlanceCosts()
-        self._last_glance: GlanceOutcome | None = None
+        self._last_glance: PriorGlance | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
         self.idle = IdleExchange()
         self.request: AnswerRequest | None = None
@@ -463,7 +463,7 @@ class RequestTracker:
             reply,
             request.to_answer_event(reply, now_ns, costs, self.idle.take_costs()),
             feedback=feedback if isinstance(feedback, Feedback) else None,
-            glance=None if glance is None else PriorGlance(glance.event, glance.feedback),
+            glance=glance,
             full_frame=request.full_frame,
         )
         for each in self._options.filters:
@@ -496,10 +496,12 @@ class RequestTracker:
         self._glance_costs = GlanceCosts(
             costs.glances + 1, costs.tokens + reply.work.tokens_used, costs.ms + ms, costs.flops + reply.work.flops
         )
-        self._last_glance = GlanceOutcome(glance.to_event(reply, ms), glance.packet.stamp, usable)
+        event = glance.to_event(reply, ms)
+        self._last_glance = PriorGlance(event, usable)
+        outcome = GlanceOutcome(event, glance.packet.stamp, usable)
         if isinstance(feedback, TransportError):
-            return [self._last_glance, feedback]
-        return [self._last_glance]
+            return [outcome, feedback]
+        return [outcome]
 
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""
