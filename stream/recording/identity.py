@@ -133,7 +133,12 @@ def weights_of(config: Config) -> str:
     if config.model_key is None:
         return model_fingerprint(config.answer.model)
     section, _, name = config.model_key.partition(".")
-    return f"served at {getattr(config.sections()[section].shown(), name)}"
+    return f"served at {_shown_section(config, section)[name]}"
+
+
+def _shown_section(config: Config, name: str) -> dict[str, Any]:
+    """Return the section of an extension as values, without secrets."""
+    return config.sections()[name].shown().model_dump(mode="json")
 
 
 def source_fingerprint(address: str) -> str | None:
@@ -225,7 +230,7 @@ def answer_provenance(config: Config) -> str:
     threads = 1
     if config.model_key is not None:
         section = config.model_key.partition(".")[0]
-        settings[section] = config.sections()[section].shown().model_dump(mode="json")
+        settings[section] = _shown_section(config, section)
     else:
         import torch
 
