@@ -92,7 +92,7 @@ class WatchChanges(Asker):
     def _ask(self, change: AddWatch) -> None:
         try:
             new = WatchConfig(**asdict(change))
-        except (ValueError, OverflowError):  # of another program; the page's are checked before
+        except ValueError:  # of another program; the page's are checked before
             self._emit(change.name, change.question, INVALID)
             return
         if any(watch.options.name == new.name for watch in self._watches):
