@@ -8,24 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from stream.config import AnswerConfig, Config, IncrementalConfig, MemoryConfig
+from stream.config import AnswerConfig, Config
 from stream.errors import RecordingError
 from stream.extensions.record.provenance import config_of, parse_provenance
 from stream.recording.identity import ANSWER_KEYS, UNKNOWN, answer_provenance, model_fingerprint
-
-CONFIG = Config(
-    source="rtsp://user:secret@camera/stream",
-    answer=AnswerConfig(
-        query="Where?",
-        thinking="hide",
-        encode="incremental",
-        incremental=IncrementalConfig(share=0.3, every_frames=None),
-        memory=MemoryConfig(frames=3, patch=True),
-        temperature=0.5,
-        max_tokens=9,
-        server="tcp://10.0.0.2:5555",
-    ),
-)
+from tests.stream.recording.test_identity import CONFIG
 
 
 def test_reported_options_give_the_same_answers() -> None:
