@@ -82,6 +82,20 @@ class Notice(Event, frozen=True, tag="notice"):
     message: str
 
 
+class NoticesOnce:
+    """Notices of which each code comes once."""
+
+    def __init__(self) -> None:
+        self._codes: set[str] = set()
+
+    def take(self, code: str, message: str) -> list[Notice]:
+        """Return the notice; none if one of this code was returned before."""
+        if code in self._codes:
+            return []
+        self._codes.add(code)
+        return [Notice(code=code, message=message)]
+
+
 def store_lost(reason: str) -> Notice:
     """The notice that the hardware under the texture failed."""
     return Notice(code=STORE_LOST, message=f"the CPU store takes over the texture: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from arr_coc.qwen.grounding import GROUNDED, THINGS_MAX, LocatedThing, located_things
 from arr_coc.types import TileGrid
 from stream.answer.filters import AnswerFilter, FinishedAnswer
-from stream.events import Answer, Detection, Detections, Event, Notice
+from stream.events import Answer, Detection, Detections, Event, NoticesOnce
 from stream.protocol.messages import AnswerReply
 
 BOXES_CUT = "boxes-cut"
@@ -27,7 +27,7 @@ class DetectionReader(AnswerFilter):
 
     def __init__(self, source_px: tuple[int, int] | None) -> None:
         self._source_px = source_px
-        self._reported: set[str] = set()
+        self._notices = NoticesOnce()
 
     def on_answer(self, answer: FinishedAnswer) -> None:
         """Add the detections of an answer that has places."""
@@ -37,7 +37,7 @@ class DetectionReader(AnswerFilter):
     def _read(self, answer: Answer, reply: AnswerReply, grid: TileGrid) -> list[Event]:
         """Return the detections of an answer about a frame of this grid, and notices."""
         if reply.extent is None:
-            return self._notice(BOXES_NOWHERE, NOWHERE)
+            return [*self._notices.take(BOXES_NOWHERE, NOWHERE)]
         grounding = located_things(reply.text, reply.extent)
         size = self._source_px or (grid.width_px, grid.height_px)
         event = Detections(
@@ -51,14 +51,8 @@ class DetectionReader(AnswerFilter):
         notices = []
         if grounding.cut:
             text = f"an answer has more than {THINGS_MAX} boxes and points, or is too long; the others are left out"
-            notices = self._notice(BOXES_CUT, text)
+            notices = self._notices.take(BOXES_CUT, text)
         return [event, *notices]
-
-    def _notice(self, code: str, message: str) -> list[Event]:
-        if code in self._reported:
-            return []
-        self._reported.add(code)
-        return [Notice(code=code, message=message)]
 
 
 def _detection(thing: LocatedThing, size: tuple[int, int]) -> Detection:

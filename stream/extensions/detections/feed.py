@@ -20,7 +20,7 @@ from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from stream.clock import Clock
 from stream.config import Config
 from stream.errors import ConfigError, TransportError
-from stream.events import Event, Notice
+from stream.events import Event, NoticesOnce
 from stream.extensions.detections.message import DetectedBoxes, read_detections
 from stream.extensions.detections.section import DetectionsSection
 from stream.sources.address import ZMQ_PREFIX
@@ -173,7 +173,7 @@ class DetectionFeed:
         self._epoch: int | None = None
         self._epoch_ns = 0
         self._tracker = ThingTracker()
-        self._reported: set[str] = set()
+        self._notices = NoticesOnce()
 
     def open(self, connect: Callable[[], DetectionReceiver] | None = None) -> DetectionFeed:
         """Connect to the program, by `connect` if that is given. Raises TransportError if that is impossible."""
@@ -200,7 +200,7 @@ class DetectionFeed:
         self._epoch = stamp.epoch
         if self._receiver.is_lost and now_ns - self._connected_ns >= RECONNECT_NS:
             text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
-            notices += self._notice(DETECTIONS_LOST, text)
+            notices += self._notices.take(DETECTIONS_LOST, text)
             self._receiver.close()
             self._receiver = self._connect()
             self._connected_ns = now_ns
@@ -211,17 +211,17 @@ class DetectionFeed:
                 detections = read_detections(parts[-1])  # a topic may stand before it
             except TransportError as error:
                 text = f"{name}: {error}; docs/boxes.md has the format; such messages are left out"
-                notices += self._notice(DETECTIONS_UNREADABLE, text)
+                notices += self._notices.take(DETECTIONS_UNREADABLE, text)
             else:
                 # what came until this frame and has no time is of a picture before it
                 if detections.unix_ns is not None or not is_new_epoch:
                     self._take(detections, now_ns)
                 count = len(detections.labels)
                 text = f"{name}: a message has {count} boxes and more; those of the lowest scores are left out"
-                notices += self._notice(DETECTIONS_CUT, text) if detections.cut else []
+                notices += self._notices.take(DETECTIONS_CUT, text) if detections.cut else []
         elif self._receiver.is_refused:
             text = f"no detections: {name} rejects the connection; its keys and those of --keys do not match"
-            notices += self._notice(DETECTIONS_REFUSED, text)
+            notices += self._notices.take(DETECTIONS_REFUSED, text)
         if self._newest is not None and now_ns - self._newest_ns > self._hold_ns:
             self._newest = None
         return notices
@@ -278,12 +278,6 @@ class DetectionFeed:
         if masks:
             return counts & np.any(masks, axis=0)
         return counts
-
-    def _notice(self, code: str, message: str) -> list[Event]:
-        if code in self._reported:
-            return []
-        self._reported.add(code)
-        return [Notice(code=code, message=message)]
 
 
 def _overlaps(boxes: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
