@@ -19,7 +19,7 @@ from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
 from arr_coc.texture.regions import token_positions
-from arr_coc.types import Steps, TileGrid, finish
+from arr_coc.types import Steps, TileGrid
 
 PATCHES = MERGE * MERGE
 """Rows of the encoder that one region takes."""
@@ -255,7 +255,16 @@ def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
         rows: Embedded patches.
         attend: Attention of a layer, which decides the rows that each row attends to.
     """
-    return finish(block_steps(tower, [rows], attend))
+    # A loop of its own, not `block_steps` run to its end: torch.compile loses what a generator returns.
+    taps = _deepstack_layers(tower)
+    hidden = rows.hidden
+    deepstack = []
+    for index, block in enumerate(tower.blocks):
+        query, key, value = _projected(block.attn, block.norm1(hidden), rows)
+        hidden = _after_attention(block, hidden, attend(index, query, key, value))
+        if index in taps:
+            deepstack.append(_merged(tower.deepstack_merger_list[taps.index(index)], hidden))
+    return VisualTokens(_merged(tower.merger, hidden), tuple(deepstack))
 
 
 def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Steps[VisualTokens]:
@@ -267,10 +276,7 @@ def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Ste
         attend: Attention of a layer, over the queries of a part, or of all parts in a layer with windows, and the keys
             and values of all parts.
     """
-    if TOWER_FAMILIES[tower.config.model_type].deepstack:
-        taps = list(tower.deepstack_visual_indexes)
-    else:
-        taps = []
+    taps = _deepstack_layers(tower)
     hidden = [part.hidden for part in parts]
     counts = [rows.shape[1] for rows in hidden]
     deepstack = []
@@ -293,13 +299,26 @@ def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Ste
         for number, rows in enumerate(hidden):
             if len(mixed) <= number:
                 mixed.append(attend(index, queries[number], all_keys, all_values))
-            rows = rows + block.attn.proj(mixed[number].flatten(2))
-            hidden[number] = rows + block.mlp(block.norm2(rows))
+            hidden[number] = _after_attention(block, rows, mixed[number])
             yield
         if index in taps:
             deepstack.append((yield from _merge_steps(tower.deepstack_merger_list[taps.index(index)], hidden)))
     embeds = yield from _merge_steps(tower.merger, hidden)
     return VisualTokens(embeds, tuple(deepstack))
+
+
+def _deepstack_layers(tower: Any) -> list[int]:
+    """Return the blocks after which deepstack rows are taken."""
+    if TOWER_FAMILIES[tower.config.model_type].deepstack:
+        return list(tower.deepstack_visual_indexes)
+    return []
+
+
+def _after_attention(block: Any, rows: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+    """Return the rows [B, N, C] of a block's end, from those of its beginning and its attention."""
+    rows = rows + block.attn.proj(mixed.flatten(2))
+    output: torch.Tensor = rows + block.mlp(block.norm2(rows))
+    return output
 
 
 def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
@@ -349,9 +368,14 @@ def _merge_steps(merger: Any, hidden: Sequence[torch.Tensor]) -> Steps[torch.Ten
     """Merge the patches of each part [B, 4K, C] to tokens; return those of all parts, [B, K, D]."""
     merged = []
     for rows in hidden:
-        merged.append(merger(rows.flatten(0, 1)).unflatten(0, (rows.shape[0], -1)))
+        merged.append(_merged(merger, rows))
         yield
     return _joined(merged)
+
+
+def _merged(merger: Any, rows: torch.Tensor) -> torch.Tensor:
+    tokens: torch.Tensor = merger(rows.flatten(0, 1)).unflatten(0, (rows.shape[0], -1))
+    return tokens
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

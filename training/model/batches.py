@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.types import NS_PER_S, TileGrid, time_text
-from training.clips.truth import Clip
 from training.model.lessons import BatchPlan, Lesson, Teacher
 from training.model.tokenizer import scenes_tokenizer
 from training.model.views import UNKNOWN, TokenView, Viewer, place_on_grid
+from training.model.whole_pictures import WholePictures
 
 TOKENS_A_BATCH = 1024
 """Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
@@ -48,7 +48,8 @@ class Batch:
     template, answer, end of turn; padding at the end); `question_numbers` int64 [C, T] has the number of the question
     that a token belongs to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8]
     of `asked_places`. T is 0 if nothing is asked. `overview`: the first of the K tokens, which show the whole frame;
-    they and the others are encoded apart.
+    they and the others are encoded apart. `grids`: of frames of several sizes, the grid of each, all of whose tiles are
+    shown; K is then the most, and what is left over is padding that no target is about.
     """
 
     grid: TileGrid
@@ -61,16 +62,18 @@ class Batch:
     labels: torch.Tensor
     places: torch.Tensor
     overview: int = 0
-
-    @classmethod
-    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], overview: int) -> Batch:
-        """From `tensors` in the order of the property."""
-        pixels, regions, targets, times, ids, question_numbers, labels, places = tensors
-        return cls(grid, pixels, regions, targets, times, ids, question_numbers, labels, places, overview)
+    grids: tuple[TileGrid, ...] = ()
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The same with other `tensors`, in the order of the property."""
-        return Batch.of(self.grid, tensors, self.overview)
+        return Batch(self.grid, *tensors, overview=self.overview, grids=self.grids)
+
+    @property
+    def frames(self) -> tuple[tuple[TileGrid, int], ...]:
+        """Grid and number of tokens of each frame."""
+        if self.grids:
+            return tuple((grid, grid.tiles) for grid in self.grids)
+        return ((self.grid, self.regions.shape[2]),) * self.regions.shape[1]
 
     def clips(self, count: int) -> Batch:
         """Only the first `count` clips."""
@@ -105,39 +108,46 @@ class Prompter:
         reply = self.ids(answer + "<|im_end|>")
         return prompt + reply, [IGNORED] * len(prompt) + reply
 
-    def times(self, clip: Clip) -> list[list[int]]:
-        """Text that introduces each frame of a clip; empty for a single frame."""
-        if len(clip.frames) == 1:
-            return [[]]
+    def times(self, lesson: Lesson) -> list[list[int]]:
+        """Text that introduces each frame of a lesson's clip; empty for a single frame, and for pictures."""
+        clip = lesson.clip
+        if len(clip.frames) == 1 or not lesson.timed:
+            return [[]] * len(clip.frames)
         return [self.ids(time_text(round(at_s * NS_PER_S))) for at_s in clip.times_s]
 
 
-def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
-    """Endless batches. `progress.value` in [0, 1] is the progress of training: it goes from seeing to answering."""
+def random_batches(seed: int, progress: Any, *, whole: bool = False) -> Iterator[Batch]:
+    """Endless batches. `progress.value` in [0, 1] is the progress of training: it goes from seeing to answering.
+
+    `whole`: pictures are shown whole, as a stock model's are.
+    """
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     rng = np.random.default_rng(seed)
-    teacher, viewer, prompter = Teacher(rng), Viewer(rng), Prompter()
+    prompter = Prompter()
+    if whole:
+        pictures = WholePictures(rng)
+        while True:
+            yield make_batch(pictures.plan(progress.value), pictures, pictures, prompter, rng)
+    teacher, viewer = Teacher(rng), Viewer(rng)
     while True:
         yield make_batch(teacher.plan(progress.value), teacher, viewer, prompter, rng)
 
 
-def make_batch(
-    plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator
-) -> Batch:
+def make_batch(plan: BatchPlan, teacher: Any, viewer: Any, prompter: Prompter, rng: np.random.Generator) -> Batch:
     """Return clips by one plan, as many as fit, each frame with equally many tokens.
 
     Args:
         plan: Plan of the batch.
-        teacher: Draws clips and questions.
-        viewer: Chooses the tokens of frames.
+        teacher: Draws clips and questions: a `Teacher`, or `WholePictures`.
+        viewer: Chooses the tokens of frames: a `Viewer`, or `WholePictures`.
         prompter: Tokenizes questions and times.
         rng: Chooses the tokens that are dropped.
     """
     lessons: list[Lesson] = []
     views: list[list[TokenView]] = []
     most, text = (TOKENS_ASKED, TEXT_TOKENS * plan.questions) if plan.asks else (TOKENS_A_BATCH, 0)
-    while not views or len(views) * (plan.frames * len(views[0][0].regions) + text) < most - plan.budget // 2:
+    while not views or len(views) * (sum(len(view.regions) for view in views[0]) + text) < most - plan.budget // 2:
         lesson = teacher.lesson(plan)
         clip = lesson.clip
         lessons.append(lesson)
@@ -147,20 +157,27 @@ def make_batch(
                 for frame, image in enumerate(clip.frames)
             ]
         )
-    least = min(len(view.regions) for clip_views in views for view in clip_views)
-    equal_views = [[_dropped(rng, view, least) for view in clip_views] for clip_views in views]
+    grids = tuple(view.grid for view in views[0])
+    if len(set(grids)) == 1:
+        grids = ()
+        tokens = min(len(view.regions) for clip_views in views for view in clip_views)
+        equal_views = [[_dropped(rng, view, tokens) for view in clip_views] for clip_views in views]
+    else:
+        tokens = max(grid.tiles for grid in grids)
+        equal_views = [[_padded(view, tokens) for view in clip_views] for clip_views in views]
     ids, question_numbers, labels = _in_rows(prompter, lessons)
     return Batch(
         views[0][0].grid,
         pixels=_stacked([[view.pixels for view in clip_views] for clip_views in equal_views]),
         regions=_stacked([[view.regions for view in clip_views] for clip_views in equal_views]),
         targets=_stacked([[view.targets for view in clip_views] for clip_views in equal_views]),
-        times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
+        times=torch.tensor([prompter.times(lesson) for lesson in lessons], dtype=torch.long),
         ids=ids,
         question_numbers=question_numbers,
         labels=labels,
         places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
         overview=views[0][0].overview,
+        grids=grids,
     )
 
 
@@ -197,6 +214,17 @@ def _dropped(rng: np.random.Generator, view: TokenView, tokens: int) -> TokenVie
     return view.kept(np.sort(np.argsort(importance)[excess:]))
 
 
+def _padded(view: TokenView, tokens: int) -> TokenView:
+    """The view with blank tokens, which have no target, up to as many as `tokens`."""
+    missing = tokens - len(view.regions)
+
+    def fill(rows: npt.NDArray[Any], value: int) -> npt.NDArray[Any]:
+        return np.concatenate([rows, np.full((missing, *rows.shape[1:]), value, rows.dtype)])
+
+    pixels, regions, targets = fill(view.pixels, 0), fill(view.regions, 0), fill(view.targets, IGNORED)
+    return replace(view, regions=regions, pixels=pixels, targets=targets)
+
+
 def _in_rows(prompter: Prompter, lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The questions about each clip one after the other: ids, the question each belongs to, and labels, each [C, T]."""
     rows: list[tuple[list[int], list[int], list[int]]] = []
@@ -219,12 +247,12 @@ def _in_rows(prompter: Prompter, lessons: Sequence[Lesson]) -> tuple[torch.Tenso
 class BackgroundBatches:
     """Batches made by other processes while this one trains; at most eight wait. Close it when done."""
 
-    def __init__(self, seed: int, workers: int = 1) -> None:
+    def __init__(self, seed: int, workers: int = 1, *, whole: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self.progress = context.Value("d", 0.0)
         self._queue: Any = context.Queue(_QUEUED)
         self._processes = [
-            context.Process(target=_produce, args=(seed + number, self.progress, self._queue), daemon=True)
+            context.Process(target=_produce, args=(seed + number, self.progress, self._queue, whole), daemon=True)
             for number in range(workers)
         ]
         for process in self._processes:
@@ -233,11 +261,11 @@ class BackgroundBatches:
     def next(self) -> Batch:
         """The next batch. Raises RuntimeError if the other processes have died or hang."""
         try:
-            fields: list[npt.NDArray[Any]] = self._queue.get(timeout=_WAIT_S)
+            fields: list[Any] = self._queue.get(timeout=_WAIT_S)
         except queue.Empty as error:
             raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
-        grid, overview, *arrays = fields
-        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], overview)  # type: ignore[arg-type]
+        grid, overview, grids, *arrays = fields
+        return Batch(grid, *(torch.from_numpy(array) for array in arrays), overview=overview, grids=grids)
 
     def close(self) -> None:
         for process in self._processes:
@@ -245,10 +273,10 @@ class BackgroundBatches:
             process.join(timeout=10)
 
 
-def _produce(seed: int, progress: Any, batches: Any) -> None:
+def _produce(seed: int, progress: Any, batches: Any, whole: bool) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for batch in random_batches(seed, progress):
-        batches.put((batch.grid, batch.overview, *(tensor.numpy() for tensor in batch.tensors)))
+    for batch in random_batches(seed, progress, whole=whole):
+        batches.put((batch.grid, batch.overview, batch.grids, *(tensor.numpy() for tensor in batch.tensors)))
 
 
 def _end_with_parent() -> None:

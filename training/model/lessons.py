@@ -138,11 +138,13 @@ class Lesson:
     """A clip and (question, answer) pairs about it.
 
     `about`: for every question, as in `Sample`, the boxes of what it asks about in each frame; empty if unknown.
+    `timed`: several frames are introduced by their times; if not, they are pictures, which may have several sizes.
     """
 
     clip: Clip
     questions: tuple[tuple[str, str], ...] = ()
     about: tuple[tuple[tuple[Box, ...], ...], ...] = ()
+    timed: bool = True
 
     @classmethod
     def of(cls, clip: Clip, samples: Sequence[Sample]) -> Lesson:

@@ -9,6 +9,7 @@ asked about: to compare places, both must be found first. The heads are not part
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,11 @@ _TARGET_WEIGHTS = {"what": 2.0, "left": 2.0, "middle": 2.0, "right": 2.0}
 """Of the targets that take longest to learn; the others count 1."""
 
 
-def scenes_config() -> Qwen3VLConfig:
-    """About five million parameters: four blocks of vision, four of language, 192 wide."""
+def scenes_config(*, whole: bool = False) -> Qwen3VLConfig:
+    """About five million parameters: four blocks of vision, four of language, 192 wide.
+
+    `whole`: of a model that learns whole pictures only, so it does not claim to know coarse tokens.
+    """
     end = SPECIAL_TOKENS.index("<|im_end|>")
     text = {
         "vocab_size": VOCABULARY,
@@ -110,14 +114,16 @@ def scenes_config() -> Qwen3VLConfig:
         "num_position_embeddings": 256,
         "deepstack_visual_indexes": [1],
     }
-    marks = {"arr_coc_levels": True, "arr_coc_world": "drawn scenes"}
+    marks: dict[str, Any] = {"arr_coc_world": "drawn scenes"}
+    if not whole:
+        marks["arr_coc_levels"] = True
     return Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **special_ids(), **marks)
 
 
-def new_model(seed: int) -> Any:
-    """The stock model with fresh weights."""
+def new_model(seed: int, *, whole: bool = False) -> Any:
+    """The stock model with fresh weights; `whole` as in `scenes_config`."""
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(scenes_config())
+    model = Qwen3VLForConditionalGeneration(scenes_config(whole=whole))
     _spread_weights(model)
     model.generation_config.eos_token_id = [SPECIAL_TOKENS.index("<|im_end|>"), SPECIAL_TOKENS.index("<|endoftext|>")]
     model.generation_config.pad_token_id = SPECIAL_TOKENS.index("<|endoftext|>")
@@ -219,6 +225,8 @@ class Learner(nn.Module):
 
     def see(self, batch: Batch) -> VisualTokens:
         """The visual tokens of all frames, [C * F, K, D]; an overview and the rest each by themselves."""
+        if batch.grids:
+            return self._see_sizes(batch)
         regions, pixels = batch.regions.flatten(0, 1), batch.pixels.flatten(0, 1)
         overview = batch.overview
         parts = [slice(None, overview), slice(overview, None)] if 0 < overview < regions.shape[1] else [slice(None)]
@@ -231,6 +239,22 @@ class Learner(nn.Module):
             embeds,
             tuple(torch.cat(rows, dim=1) for rows in zip(*(tokens.deepstack for tokens in encodings), strict=True)),
         )
+
+    def _see_sizes(self, batch: Batch) -> VisualTokens:
+        """The tokens of frames of several sizes, each encoded on its grid; those of padding are 0."""
+        clips, most = len(batch.regions), batch.regions.shape[2]
+        tower = self.model.model.visual
+        frames = [
+            self._encode(tower, batch.pixels[:, frame, :count].clone(), batch.regions[:, frame, :count].clone(), grid)
+            for frame, (grid, count) in enumerate(batch.frames)
+        ]
+
+        def together(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+            padded = [F.pad(tokens, (0, 0, 0, most - tokens.shape[1])) for tokens in rows]
+            return torch.stack(padded, dim=1).view(clips * len(rows), most, -1)
+
+        deepstack = zip(*(tokens.deepstack for tokens in frames), strict=True)
+        return VisualTokens(together([tokens.embeds for tokens in frames]), tuple(map(together, deepstack)))
 
     def _token_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The weighted mean of what is shown: each target's own cross-entropy."""
@@ -263,15 +287,15 @@ class Learner(nn.Module):
         """Logits [C, T, vocabulary]: all questions about a clip share its frames and do not see each other."""
         language = self.model.model.language_model
         clips = len(batch.ids)
-        frames, tokens = batch.regions.shape[1:3]
-        by_clip = visual.embeds.unflatten(0, (clips, frames))
+        counts = [count for _, count in batch.frames]
+        by_clip = visual.embeds.unflatten(0, (clips, len(counts)))
         before = self._text(self._before, clips, language)
         pieces, prompt = [before], _Prompt()
         prompt.add(len(self._before))
-        for frame in range(frames):
+        for frame, tokens in enumerate(counts):
             pieces += [language.embed_tokens(batch.times[:, frame]), self._text(self._open, clips, language)]
             prompt.add(batch.times.shape[2] + len(self._open))
-            pieces.append(by_clip[:, frame])
+            pieces.append(by_clip[:, frame, :tokens])
             prompt.add(tokens, visual=True)
             pieces.append(self._text(self._close, clips, language))
             prompt.add(len(self._close))
@@ -281,7 +305,7 @@ class Learner(nn.Module):
             position_ids=self._positions(batch),
             attention_mask=prompt.mask(batch.question_numbers),
             visual_pos_masks=prompt.visual(batch.question_numbers),
-            deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
+            deepstack_visual_embeds=[_shown(rows, clips, counts) for rows in visual.deepstack],
             use_cache=False,
         ).last_hidden_state[:, len(prompt) :]
         logits: torch.Tensor = self.model.lm_head(hidden)
@@ -300,15 +324,21 @@ class Learner(nn.Module):
 
         pieces, position = [text(0, len(self._before))], len(self._before)
         opening = batch.times.shape[2] + len(self._open)
-        for frame in range(batch.regions.shape[1]):
+        for frame, (grid, tokens) in enumerate(batch.frames):
             pieces.append(text(position, opening))
             position += opening
-            pieces.append(visual_positions(position, batch.regions[:, frame]))
-            position = after_frame(position, batch.grid)
+            pieces.append(visual_positions(position, batch.regions[:, frame, :tokens]))
+            position = after_frame(position, grid)
             pieces.append(text(position, len(self._close)))
             position += len(self._close)
         pieces.append((position + _places_in_questions(batch.question_numbers)).float().expand(3, -1, -1))
         return torch.cat(pieces, dim=-1)
+
+
+def _shown(rows: torch.Tensor, clips: int, counts: Sequence[int]) -> torch.Tensor:
+    """The rows [C * F, K, D] of what is shown, clip by clip, without padding: [n, D]."""
+    by_clip = rows.unflatten(0, (clips, len(counts)))
+    return torch.cat([by_clip[:, frame, :count] for frame, count in enumerate(counts)], dim=1).flatten(0, 1)
 
 
 def _places_in_questions(question_numbers: torch.Tensor) -> torch.Tensor:
