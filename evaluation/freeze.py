@@ -26,12 +26,17 @@ _THUMBNAIL_PX = 4
 
 
 def describe_suites() -> dict[str, Any]:
-    """Versions of libraries; of every suite its hash, its parameters, and thumbnails of its first pictures; of both
+    """Versions of libraries; of every suite the hashes of both sets, its parameters, and thumbnails of its first pictures; of both
     sets of `stream-events` hash and parameters."""
     return {
         "versions": {library: version(library) for library in LIBRARIES},
         "suites": {
-            name: {"hash": suite_hash(name), "parameters": suite.parameters, "thumbnails": thumbnails(name)}
+            name: {
+                "hash": suite_hash(name),
+                "report_hash": suite_hash(name, "report"),
+                "parameters": suite.parameters,
+                "thumbnails": thumbnails(name),
+            }
             for name, suite in SUITES.items()
         },
         "events": {name: {"hash": set_hash(name), "parameters": set_parameters(name)} for name in FIRST_SEEDS},

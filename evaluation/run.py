@@ -117,6 +117,9 @@ def asked_suite(path: Path, questions: list[FileQuestion], video_frames: int) ->
 
 def main(
     suite: Annotated[str | None, typer.Option(help="Suites, comma-separated; all when absent.")] = None,
+    of: Annotated[
+        str, typer.Option("--set", help="Questions to choose by, or to report: choose or report.")
+    ] = "report",
     strategy: Annotated[str, typer.Option(help="Strategies, comma-separated.")] = ",".join(STRATEGIES),
     budget: Annotated[str, typer.Option(help="Tokens a frame: shares of all, or numbers.")] = "27%,10%",
     encode: Annotated[
@@ -174,7 +177,7 @@ def main(
             request = Request(folder, split or spec.splits[0], frames, max_tiles, context, subtitles, bare)
             public = PublicSuite.read(spec, request, count, skip_missing=skip_missing)
             max_tokens = max_tokens or spec.max_tokens
-        suites = _suites(suite, questions, count, frames or VIDEO_FRAMES, public)
+        suites = _suites(suite, of, questions, count, frames or VIDEO_FRAMES, public)
         if png is not None:
             check_plotting()
         qwen = load_qwen(model, device=device, dtype=dtype, allocator=allocator)
@@ -197,12 +200,17 @@ def main(
 
 
 def _suites(
-    names: str | None, questions: Path | None, count: int | None, video_frames: int, public: PublicSuite | None
+    names: str | None,
+    of: str,
+    questions: Path | None,
+    count: int | None,
+    video_frames: int,
+    public: PublicSuite | None,
 ) -> list[Suite]:
     suites = []
     if names is not None or (questions is None and public is None):
         suite_names = list(SUITES) if names is None else listed(names, "--suite")
-        suites = [named_suite(name, count) for name in suite_names]
+        suites = [named_suite(name, count, of) for name in suite_names]
     if questions is not None:
         suites.append(asked_suite(questions, read_questions(questions)[:count], video_frames))
     if public is not None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import Literal
 
 import numpy as np
 
@@ -28,6 +29,11 @@ from training.questions.samples import plan_sample
 COUNT = 300
 SEEDS_OF_A_SUITE = 100_000
 """Test seeds set aside for each suite, in the order of `SUITES`."""
+
+SetName = Literal["choose", "report"]
+
+FIRST_NUMBERS: dict[SetName, int] = {"choose": 0, "report": 50_000}
+"""Number of a suite's first clip in each set. Ways to choose tokens are chosen on one set, and reported on the other."""
 
 SMALL_PX, LARGE_PX = ((256, 256),) * 4, ((512, 512),) * 4
 STILL_SIZES_PX = (*SMALL_PX, *LARGE_PX, (512, 256), (640, 384), (768, 512), (1024, 1024))
@@ -73,7 +79,7 @@ class SuiteSpec:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """All of it, fit for JSON."""
+        """All of it for the set `choose`, fit for JSON."""
         sizes = [list(size) for size in self.sizes_px]
         fields = {"kinds": list(self.kinds), "sizes_px": sizes, "frames": list(self.frames), "count": self.count}
         return {**fields, "options": asdict(self.options), "first_seed": first_seed(self.name)}
@@ -167,22 +173,24 @@ def first_seed(name: str) -> int:
     return SEEDS_OF_A_SUITE * (1 + list(SUITES).index(name))
 
 
-def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
-    """The suite's first `count` samples, drawn; all if that is None. The same on every call.
+def suite_samples(name: str, count: int | None = None, of: SetName = "choose") -> Iterator[Sample]:
+    """The first `count` samples of a suite's set, drawn; all if that is None. The same on every call.
 
     Raises OptionError for an unknown suite, and for a count below 1.
     """
-    return _draw(_plan(name, count))
+    return _draw(_plan(name, count, of))
 
 
-def suite_hash(name: str) -> str:
-    """SHA-256 over a suite's parameters, and over question, answer and places (whole pixels) of all of its samples.
+def suite_hash(name: str, of: SetName = "choose") -> str:
+    """SHA-256 over a suite's parameters, and over question, answer and places (whole pixels) of all samples of a set.
 
     Pixels are not in it: libraries round them differently from machine to machine. Raises OptionError for an unknown
     suite.
     """
-    digest = hashlib.sha256(json.dumps(_suite(name).parameters, sort_keys=True).encode())
-    for _, sample in _plan(name, None):
+    parameters = _suite(name).parameters
+    parameters["first_seed"] = first_seed(name) + FIRST_NUMBERS[of]
+    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
+    for _, sample in _plan(name, None, of):
         boxes = [_round_boxes(frame) for frame in (*sample.boxes, *sample.distractors)]
         of_stream = [sample.part, sample.group, sample.clip.times_s, sample.stale] if sample.part else []
         digest.update(json.dumps([sample.kind, sample.question, sample.answer, boxes, *of_stream]).encode())
@@ -199,15 +207,15 @@ def _suite(name: str) -> SuiteSpec:
     return SUITES[name]
 
 
-def _plan(name: str, count: int | None) -> Iterator[Planned]:
+def _plan(name: str, count: int | None, of: SetName) -> Iterator[Planned]:
     suite = _suite(name)
     if count is not None and count < 1:
         raise OptionError(f"a suite is asked for 1 sample or more, got {count}")
-    return islice(_plan_all(suite), suite.count if count is None else count)
+    return islice(_plan_all(suite, FIRST_NUMBERS[of]), suite.count if count is None else count)
 
 
-def _plan_all(suite: SuiteSpec) -> Iterator[Planned]:
-    for number in range(suite.count):
+def _plan_all(suite: SuiteSpec, first: int) -> Iterator[Planned]:
+    for number in range(first, first + suite.count):
         yield from suite.generate(suite, number, clip_rng("test", first_seed(suite.name) + number))
 
 
@@ -224,17 +232,19 @@ def _draw(pairs: Iterator[Planned]) -> Iterator[Sample]:
             yield replace(sample, clip=Clip((frame,), sample.clip.times_s, sample.clip.things))
 
 
-def named_suite(name: str, count: int | None = None) -> Suite:
-    """A suite's first `count` questions, all if that is None.
+def named_suite(name: str, count: int | None = None, of: SetName = "report") -> Suite:
+    """The first `count` questions of a suite's set, all if that is None.
 
-    Raises SuiteError, naming the suites that there are.
+    Raises SuiteError, naming the suites or sets that there are.
     """
     if name not in SUITES:
         raise SuiteError(f"unknown suite {name!r}; there are {', '.join(SUITES)}")
+    if of not in FIRST_NUMBERS:
+        raise SuiteError(f"unknown set {of!r}; there are {', '.join(FIRST_NUMBERS)}")
 
     def questions() -> Iterator[EvalQuestion]:
         last: EvalQuestion | None = None
-        for index, sample in enumerate(suite_samples(name, count)):
+        for index, sample in enumerate(suite_samples(name, count, of)):
             question = EvalQuestion.of(index, sample)
             if last is not None and last.group and last.group == question.group:
                 before, before_s = (*last.before, *last.frames), (*last.before_s, *last.times_s)
@@ -242,4 +252,4 @@ def named_suite(name: str, count: int | None = None) -> Suite:
             last = question
             yield question
 
-    return Suite(name, suite_hash(name), questions)
+    return Suite(name, suite_hash(name, of), questions)

@@ -47,7 +47,7 @@ def _earlier_weights(folder: Path) -> list[Path]:
     if not any(folder.iterdir()):
         return []
     try:
-        exported = json.loads((folder / "config.json").read_text("utf-8")).get("arr_coc_levels") is True
+        exported = "arr_coc_world" in json.loads((folder / "config.json").read_text("utf-8"))
         index = folder / SAFE_WEIGHTS_INDEX_NAME
         shards = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.exists() else []
     except (OSError, ValueError, AttributeError, KeyError) as error:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from evaluation.errors import SuiteError
 from evaluation.events.asking import TEXT_TURNS, TURNS, points
@@ -24,9 +24,8 @@ from evaluation.events.clips import (
     EventKind,
     event_clip,
 )
+from evaluation.suites import SetName
 from training.clips.scenes import clip_rng
-
-SetName = Literal["choose", "report"]
 
 FIRST_SEEDS: dict[SetName, int] = {"choose": 5_000_000, "report": 5_100_000}
 """Test seeds of each set, beyond those of the other suites."""

@@ -16,7 +16,7 @@ from arr_coc.errors import OptionError
 from evaluation import stream_samples
 from evaluation.freeze import FROZEN, thumbnails
 from evaluation.stream_samples import clip_samples
-from evaluation.suites import SEEDS_OF_A_SUITE, SUITES, first_seed, suite_hash, suite_samples
+from evaluation.suites import FIRST_NUMBERS, SEEDS_OF_A_SUITE, SUITES, first_seed, suite_hash, suite_samples
 from training.clips.fonts import WORDS
 from training.clips.scenes import clip_rng
 from training.clips.truth import Sample
@@ -41,6 +41,13 @@ def test_a_suite_is_what_was_frozen(name: str) -> None:
     record = WRITTEN["suites"][name]
     assert json.loads(json.dumps(SUITES[name].parameters)) == record["parameters"]
     assert suite_hash(name) == record["hash"]
+    assert suite_hash(name, "report") == record["report_hash"]
+
+
+def test_the_sets_of_a_suite_share_no_question() -> None:
+    sets = [{(sample.question, sample.boxes) for sample in suite_samples("still", 12, of)} for of in FIRST_NUMBERS]
+    assert len(sets) == 2
+    assert sets[0].isdisjoint(sets[1])
 
 
 @needs_the_same_fonts
@@ -119,7 +126,7 @@ def test_a_pan_asks_the_same_of_a_thing_that_stays_in_the_picture() -> None:
 @pytest.fixture(scope="module")
 def streams() -> list[list[Sample]]:
     """The first three clips of each part of the suite `stream`, undrawn."""
-    samples_of_clips = (sample for _, sample in evaluation.suites._plan("stream", None))
+    samples_of_clips = (sample for _, sample in evaluation.suites._plan("stream", None, "choose"))
     clips = (list(samples) for _, samples in groupby(samples_of_clips, key=lambda sample: sample.group))
     return list(islice(clips, 21))
 
