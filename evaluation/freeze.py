@@ -26,8 +26,8 @@ _THUMBNAIL_PX = 4
 
 
 def describe_suites() -> dict[str, Any]:
-    """Versions of libraries; of every suite the hashes of both sets, its parameters, and thumbnails of its first pictures; of both
-    sets of `stream-events` hash and parameters."""
+    """Versions of libraries; of every suite the hashes of its sets, its parameters, and thumbnails of its first
+    pictures; of both sets of `stream-events` hash and parameters."""
     return {
         "versions": {library: version(library) for library in LIBRARIES},
         "suites": {

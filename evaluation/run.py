@@ -30,7 +30,7 @@ from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects
 from evaluation.runner import ModelUnderTest, Progress, StrategyRun, Suite, plan, run_suite
 from evaluation.runner import split as listed
 from evaluation.strategies.catalogue import STRATEGIES
-from evaluation.suites import SUITES, named_suite
+from evaluation.suites import SUITES, SetName, named_suite
 from stream.errors import StreamError
 from stream.monitor.machine import machine
 
@@ -118,7 +118,7 @@ def asked_suite(path: Path, questions: list[FileQuestion], video_frames: int) ->
 def main(
     suite: Annotated[str | None, typer.Option(help="Suites, comma-separated; all when absent.")] = None,
     of: Annotated[
-        str, typer.Option("--set", help="Questions to choose by, or to report: choose or report.")
+        SetName, typer.Option("--set", help="Questions to choose by, or to report: choose or report.")
     ] = "report",
     strategy: Annotated[str, typer.Option(help="Strategies, comma-separated.")] = ",".join(STRATEGIES),
     budget: Annotated[str, typer.Option(help="Tokens a frame: shares of all, or numbers.")] = "27%,10%",
@@ -201,7 +201,7 @@ def main(
 
 def _suites(
     names: str | None,
-    of: str,
+    of: SetName,
     questions: Path | None,
     count: int | None,
     video_frames: int,

@@ -63,7 +63,9 @@ def main(
     folder: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
 ) -> None:
     """Write the model of a training run's checkpoint."""
-    mean = AveragedModel(new_model(seed=0))
+    recipe = run / "recipe.json"
+    whole = recipe.exists() and json.loads(recipe.read_text("utf-8")).get("whole", False)
+    mean = AveragedModel(new_model(seed=0, whole=whole))
     mean.load_state_dict(torch.load(run / "checkpoint.pt", weights_only=True, map_location="cpu")["mean"])
     try:
         export(mean.module, folder)

@@ -37,8 +37,8 @@ MEAN_KEPT = 0.998
 
 _FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _ON_CPU = [SDPBackend.MATH]
-"""The fused kernel's backward pass is slower there for the short sequences of few tokens. Of whole pictures a step takes
-0.73 s with it, 1.37 s without (two threads)."""
+"""The fused kernel's backward pass is slower there for the short sequences of few tokens. A step of whole pictures
+takes 0.73 s with it and 1.37 s without (two threads)."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Recipe:
 
     `falls_from`: the share of the course until which the rate stays. `lessons_from`: the share of the lessons to leave
     out, if the weights to begin with know them. `keep_words`: the words' embeddings stay as they are, so the
-    allocator of the model to begin with fits the new one too. `whole`: lessons show whole pictures of any size, as a stock
-    model's do, and never a choice of tokens.
+    allocator of the model to begin with fits the new one too. `whole`: lessons show whole pictures of any size, as
+    those of a stock model do, and never a choice of tokens.
     """
 
     minutes: float = 55.0

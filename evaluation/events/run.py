@@ -23,10 +23,11 @@ from evaluation.errors import ChoiceError, EvaluationError
 from evaluation.events.asking import COUNT, DESCRIBE, Point, judge, points, zone_of
 from evaluation.events.clips import EVENTS, FRAMES_A_SECOND, EventClip, EventKind
 from evaluation.events.report import report, table
-from evaluation.events.sets import CLIPS_A_KIND, SetName, set_clips, set_hash
+from evaluation.events.sets import CLIPS_A_KIND, set_clips, set_hash
 from evaluation.events.strategies import CONDITIONS, Condition, EventStream, begin
 from evaluation.runner import split
 from evaluation.strategies.base import Budget
+from evaluation.suites import SetName
 from training.clips.truth import Box
 
 BAD_INPUT = 2

@@ -24,9 +24,9 @@ from training.vlm import MEAN_KEPT, Recipe, Trainer
 class SameBatch:
     """Stands in for the background process: one small batch, over and over."""
 
-    def __init__(self, seed: int = 0, workers: int = 1) -> None:
+    def __init__(self, seed: int = 0, workers: int = 1, *, whole: bool = False) -> None:
         self.progress = SimpleNamespace(value=0.0)
-        asking = (batch for batch in random_batches(5, self.progress) if batch.ids.numel())
+        asking = (batch for batch in random_batches(5, self.progress, whole=whole) if batch.ids.numel())
         batch = next(batch for batch in asking if batch.regions.shape[2] < 60)
         self._batch = batch.clips(2)
         self.closed = False
@@ -193,6 +193,16 @@ def test_a_model_is_exported_over_an_earlier_export_and_nothing_else(tmp_path: P
         training.export.export(new_model(seed=9), folder)
     del before["config.json"]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.usefixtures("one_batch")
+def test_a_model_of_whole_pictures_is_saved_and_exported_again_and_again(tmp_path: Path) -> None:
+    trainer = Trainer(Recipe(steps=2, whole=True, checkpoint_minutes=0), tmp_path)
+    trainer.run()
+    trainer.save()
+    config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
+    assert "arr_coc_levels" not in config
+    assert config["arr_coc_world"] == "drawn scenes"
 
 
 @pytest.mark.slow  # compiling takes most of a minute

@@ -64,9 +64,17 @@ class Batch:
     overview: int = 0
     grids: tuple[TileGrid, ...] = ()
 
+    @classmethod
+    def of(
+        cls, grid: TileGrid, tensors: Sequence[torch.Tensor], overview: int, grids: tuple[TileGrid, ...] = ()
+    ) -> Batch:
+        """From `tensors` in the order of the property."""
+        pixels, regions, targets, times, ids, question_numbers, labels, places = tensors
+        return cls(grid, pixels, regions, targets, times, ids, question_numbers, labels, places, overview, grids)
+
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The same with other `tensors`, in the order of the property."""
-        return Batch(self.grid, *tensors, overview=self.overview, grids=self.grids)
+        return Batch.of(self.grid, tensors, self.overview, self.grids)
 
     @property
     def frames(self) -> tuple[tuple[TileGrid, int], ...]:
@@ -265,7 +273,7 @@ class BackgroundBatches:
         except queue.Empty as error:
             raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
         grid, overview, grids, *arrays = fields
-        return Batch(grid, *(torch.from_numpy(array) for array in arrays), overview=overview, grids=grids)
+        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], overview, grids)
 
     def close(self) -> None:
         for process in self._processes:

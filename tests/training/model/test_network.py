@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,21 +51,27 @@ def packet_of(batch: Batch, clip: int, frame: int) -> TokenPacket:
 
 
 @torch.inference_mode()
-def answering_logits(qwen: QwenVL, batch: Batch, clip: int, question: list[int]) -> torch.Tensor:
-    """Logits [vocabulary] of what follows a clip and a question, the way an answer stage reads them."""
+def prefilled_logits(
+    qwen: QwenVL, packets: Sequence[TokenPacket], headings: Sequence[Sequence[int]], question: list[int]
+) -> torch.Tensor:
+    """Logits [vocabulary] of what follows frames, each behind a heading, and a question, as an answer stage reads
+    them."""
     ids = prompt_ids(qwen, None)
     cache: PrefixCache[object] = empty_cache(qwen)
     part = PromptPart(qwen, 0, 0)
     part.text(ids.head)
-    packets = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
-    openings = [(*batch.times[clip, frame].tolist(), *ids.frame_open) for frame in range(len(packets))]
-    frames = [encode_packet(qwen, packet, "sparse") for packet in packets]
-    for frame, opening in zip(frames, openings, strict=True):
-        part.text(opening)
-        part.frame(frame)
+    for packet, heading in zip(packets, headings, strict=True):
+        part.text((*heading, *ids.frame_open))
+        part.frame(encode_packet(qwen, packet, "sparse"))
         part.text(ids.frame_close)
     part.text(question)
     return prefill(qwen, part, cache).flatten()
+
+
+def answering_logits(qwen: QwenVL, batch: Batch, clip: int, question: list[int]) -> torch.Tensor:
+    """Logits [vocabulary] of what follows a clip and a question."""
+    packets = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
+    return prefilled_logits(qwen, packets, batch.times[clip].tolist(), question)
 
 
 LAYOUTS = {
