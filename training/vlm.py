@@ -13,7 +13,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -54,6 +54,7 @@ class Recipe:
     minutes: float = 55.0
     steps: int | None = None
     rate: float = 1.2e-3
+    matrix_rate: float = 2e-3
     falls_from: float = 0.0
     lessons_from: float = 0.0
     weight_decay: float = 0.05
@@ -82,10 +83,8 @@ class Trainer:
         self.mean = AveragedModel(self.learner.model, multi_avg_fn=get_ema_multi_avg_fn(MEAN_KEPT))
         if recipe.compiled:
             self.learner.compile_parts()
-        self.optimiser = torch.optim.AdamW(
-            _groups(self.learner, recipe.weight_decay), lr=recipe.rate, betas=(0.9, 0.98), fused=True
-        )
-        parts: dict[str, Checkpointable] = {"learner": self.learner, "mean": self.mean, "optimiser": self.optimiser}
+        self.optimisers = optimisers_of(self.learner, recipe)
+        parts: dict[str, Checkpointable] = {"learner": self.learner, "mean": self.mean, **self.optimisers}
         self.course = TrainingRun(folder, Length(recipe.minutes, recipe.steps), parts, {})
         self._kind = recipe.device.partition(":")[0]
         self._autocast = quick_in_bfloat16(self._kind)
@@ -100,15 +99,18 @@ class Trainer:
         """One batch, one update, in bfloat16 if that is faster and autocast allows."""
         with self.course.step():
             batch = batches.next().to(self.recipe.device)
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.recipe.rate * self._rate_share(of_model=group["known"])
+            for optimiser in self.optimisers.values():
+                for group in optimiser.param_groups:
+                    group["lr"] = group["full_rate"] * self._rate_share(of_model=group["known"])
             autocast = torch.autocast(self._kind, torch.bfloat16, enabled=self._autocast)
             with autocast, sdpa_kernel(self._attention):
                 losses: Losses = self.learner(batch)
-            self.optimiser.zero_grad()
+            for optimiser in self.optimisers.values():
+                optimiser.zero_grad()
             losses.total.backward()
             torch.nn.utils.clip_grad_norm_(_learning(self.learner), CLIP_NORM)
-            self.optimiser.step()
+            for optimiser in self.optimisers.values():
+                optimiser.step()
             self.mean.update_parameters(self.learner.model)
         batches.progress.value = self._lessons_progress
         return losses
@@ -157,16 +159,30 @@ class Trainer:
         self.save()
 
 
-def _groups(learner: Learner, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters of the model that is kept (`known`) and of the heads, matrices and others, for the optimiser."""
+def optimisers_of(learner: Learner, recipe: Recipe) -> dict[str, torch.optim.Optimizer]:
+    """Return Muon (Jordan et al., 2024; its rate scaled as in arXiv:2502.16982) for the matrices inside the encoder and
+    the language model, AdamW for embeddings, norms and the heads.
+
+    The groups of each have their `full_rate`, and say whether they are of the model that is kept (`known`).
+    """
     model = set(learner.model.parameters())
-    groups = []
+    embeddings = {module.weight for module in learner.modules() if isinstance(module, torch.nn.Embedding)}
+    inner, groups = [], []
     for of_model in (True, False):
-        parameters = [parameter for parameter in _learning(learner) if (parameter in model) == of_model]
         for matrices in (True, False):
-            group = [parameter for parameter in parameters if (parameter.ndim > 1) == matrices]
-            groups.append({"params": group, "weight_decay": weight_decay if matrices else 0.0, "known": of_model})
-    return groups
+            group = []
+            for parameter in _learning(learner):
+                if (parameter in model) != of_model or (parameter.ndim > 1) != matrices:
+                    continue
+                is_inner = of_model and parameter.ndim == 2 and parameter not in embeddings
+                (inner if is_inner else group).append(parameter)
+            decay = recipe.weight_decay if matrices else 0.0
+            groups.append({"params": group, "weight_decay": decay, "known": of_model, "full_rate": recipe.rate})
+    matrices = {"params": inner, "known": True, "full_rate": recipe.matrix_rate}
+    return {
+        "matrices": torch.optim.Muon([matrices], weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"),
+        "optimiser": torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True),
+    }
 
 
 def _learning(learner: Learner) -> list[torch.nn.Parameter]:
@@ -185,7 +201,8 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, loss curve and model.")],
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
-    rate: Annotated[float, typer.Option(help="Full learning rate.")] = Recipe.rate,
+    rate: Annotated[float, typer.Option(help="Full learning rate of embeddings, norms and heads.")] = Recipe.rate,
+    matrix_rate: Annotated[float, typer.Option(help="Full learning rate of all other matrices.")] = Recipe.matrix_rate,
     falls_from: Annotated[float, typer.Option(help="Share of the course until which the rate stays.")] = 0.0,
     lessons_from: Annotated[float, typer.Option(help="Share of the lessons to leave out at first.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of weights and pictures.")] = Recipe.seed,
@@ -204,6 +221,7 @@ def main(
         minutes=minutes,
         steps=steps,
         rate=rate,
+        matrix_rate=matrix_rate,
         falls_from=falls_from,
         lessons_from=lessons_from,
         seed=seed,

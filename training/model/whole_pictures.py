@@ -27,7 +27,15 @@ Size = tuple[int, int]
 SCALES = (0.3, 1.25)
 """Of the sides of a picture, drawn evenly, if it is not shown at its own size."""
 
-OWN_SIZE_SHARE = 0.4
+READ_SCALES = (0.6, 1.25)
+"""Of pictures whose text is asked for: smaller letters cannot be read."""
+
+OWN_SIZE_SHARES = ((0.4, 0.8), (1.0, 0.4))
+"""Until which share of training how many pictures are shown at their own size: what is small is learned last."""
+
+SEVERAL_FROM = 0.25
+"""Share of training from which there are prompts of several pictures."""
+
 ALBUM_SHARE, ZOOM_SHARE = 0.12, 0.15
 """Of the batches that ask about single pictures: those of several pictures, and of a picture with parts of it."""
 
@@ -74,19 +82,22 @@ class WholePictures:
         """Settings of the next batch; `progress` in [0, 1] as for `Teacher`."""
         rng = self._rng
         plan = self._teacher.plan(progress)
-        several = rng.random() if plan.asks and plan.frames == 1 and not plan.reads else 1.0
+        own_size = next(share for until, share in OWN_SIZE_SHARES if progress <= until)
+        may_be_several = plan.asks and plan.frames == 1 and not plan.reads and progress >= SEVERAL_FROM
+        several = rng.random() if may_be_several else 1.0
         if several < ALBUM_SHARE:
-            sizes = tuple(self._shown(plan.size_px) for _ in range(one(rng, ALBUM_PICTURES)))
+            sizes = tuple(self._shown(plan, own_size) for _ in range(one(rng, ALBUM_PICTURES)))
             return _whole(replace(plan, describes=False), sizes)
         if several < ALBUM_SHARE + ZOOM_SHARE:
             whole = _scaled_size(plan.size_px, float(rng.uniform(*WHOLE_SCALES)))
             parts = tuple(self._part(plan.size_px) for _ in range(one(rng, PARTS)))
             return _whole(plan, (whole, *parts), parts=True)
-        return _whole(plan, (self._shown(plan.size_px),))
+        return _whole(plan, (self._shown(plan, own_size),))
 
-    def _shown(self, size_px: Size) -> Size:
-        scale = 1.0 if self._rng.random() < OWN_SIZE_SHARE else float(self._rng.uniform(*SCALES))
-        return _scaled_size(size_px, scale)
+    def _shown(self, plan: BatchPlan, own_size: float) -> Size:
+        if self._rng.random() < own_size:
+            return _scaled_size(plan.size_px, 1.0)
+        return _scaled_size(plan.size_px, float(self._rng.uniform(*(READ_SCALES if plan.reads else SCALES))))
 
     def _part(self, size_px: Size) -> Size:
         sides = (int(side) for side in self._rng.integers(*PART_TILES, 2))
