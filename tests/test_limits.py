@@ -14,9 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS, ATTRIBUTES = 30, 20
 ALLOCATE_IMPORTS = 27
 
-FRAME_PATH_FILES, ANSWER_PATH_FILES = 79, 19
+FRAME_PATH_FILES, ANSWER_PATH_FILES = 80, 19
 """Project files that a frame and an answer may run through, one more than today: processors differ in their code.
-They go down, to 50 and 10; the two sides of idle work, and what is news in a tile, have added three."""
+They go down, to 50 and 10; the two sides of idle work, what is news in a tile, and the end of an answer that repeats
+itself have added four."""
 
 
 def classes() -> Iterator[ast.ClassDef]:

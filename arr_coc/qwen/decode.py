@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,6 +27,9 @@ from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.types import Steps, TileGrid
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.penalties import TokenPenalties
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Attention of a layer (its number) over the queries [N, heads, head_dim], keys and values [N, kv heads, head_dim] of N
@@ -253,7 +256,7 @@ def least_probability(
     logits: torch.Tensor,
     ids: Sequence[int],
     ends: Collection[int],
-    mask: Callable[[torch.Tensor, Sequence[int]], None] | None = None,
+    mask: Callable[[torch.Tensor, Sequence[int]], torch.Tensor] | None = None,
 ) -> float:
     """Return the probability of the least likely token of an answer.
 
@@ -264,7 +267,7 @@ def least_probability(
         logits: Logits after the prompt, [vocabulary].
         ids: Token ids of the answer.
         ends: End tokens, of which one follows the answer; empty: no end is scored.
-        mask: Function that sets the logits of tokens that may not come to -inf. It is called with the logits before
+        mask: Function that returns the logits that tokens are chosen by. It is called with a copy of the logits before
             each token, [N, vocabulary], and `ids`.
 
     Raises:
@@ -282,8 +285,7 @@ def least_probability(
     if not bool(rows.isfinite().all()):
         raise not_finite(0)
     if mask is not None:
-        rows = rows.clone()
-        mask(rows, ids)
+        rows = mask(rows.clone(), ids)
     chances = torch.softmax(rows.double(), dim=-1)
     likely = [float(row[token]) for row, token in zip(chances, ids, strict=False)]
     if ends:
@@ -319,11 +321,13 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
     """Choose the next token.
 
     Nucleus sampling (arXiv:1904.09751): from the likeliest tokens whose probabilities reach `top_p`, at least one. A
-    `top_k` above 0 first limits the tokens to the likeliest `top_k`, with their probabilities normalised.
+    `top_k` above 0 first limits the tokens to the likeliest `top_k`, with their probabilities normalised; `min_p` then
+    leaves out those less than that many times as likely as the likeliest (arXiv:2407.01082). This is the order of
+    transformers.
 
     Args:
-        logits: [vocabulary].
-        options: Temperature, `top_p` and `top_k`; at temperature 0, the likeliest token is chosen.
+        logits: [vocabulary], with penalties.
+        options: Temperature, `top_p`, `top_k` and `min_p`; at temperature 0, the likeliest token is chosen.
         generator: Generator of the draw, on the device of the logits.
 
     Returns:
@@ -331,6 +335,15 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
     """
     if options.temperature == 0:
         return logits.argmax()
+    chances, tokens = drawn_chances(logits, options)
+    # The draw of `multinomial`, without its device synchronisation.
+    race = torch.empty_like(chances).exponential_(generator=generator)
+    return tokens[(chances / race).argmax()]
+
+
+def drawn_chances(logits: torch.Tensor, options: Decoding) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens that may be drawn, the likeliest first, and before them the chances that they are drawn with,
+    not normalised: 0 for tokens that are left out. Arguments as of `choose`."""
     chances, tokens = torch.softmax(logits.float() / options.temperature, dim=-1).sort(descending=True)
     if options.top_k:
         chances = chances[: options.top_k]
@@ -338,13 +351,17 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
         chances = chances / chances.sum()
     before = chances.cumsum(0) - chances
     chances = torch.where(before < options.top_p, chances, 0.0)
-    # The draw of `multinomial`, without its device synchronisation.
-    race = torch.empty_like(chances).exponential_(generator=generator)
-    return tokens[(chances / race).argmax()]
+    if options.min_p:
+        chances = torch.where(chances >= options.min_p * chances[0], chances, 0.0)
+    return chances, tokens
 
 
+@torch.inference_mode()
 def choose_finite(
-    logits: torch.Tensor, options: Decoding, generator: torch.Generator | None
+    logits: torch.Tensor,
+    options: Decoding,
+    generator: torch.Generator | None,
+    penalties: TokenPenalties | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose the next token, and check its logits.
 
@@ -352,12 +369,18 @@ def choose_finite(
         logits: [vocabulary].
         options: As in `choose`.
         generator: As in `choose`.
+        penalties: Penalties of the answer, which count the token; None for none.
 
     Returns:
         The token's id, and 1 if all logits are finite, else 0: int64 scalars, not synchronised.
     """
     finite = logits.isfinite().all()
-    token = choose(torch.where(finite, logits, 0.0), options, generator)
+    logits = torch.where(finite, logits, 0.0)
+    if penalties is not None:
+        logits = penalties.bar(penalties.apply(logits))
+    token = choose(logits, options, generator)
+    if penalties is not None:
+        penalties.take(token)
     return token, finite.to(token.dtype)
 
 

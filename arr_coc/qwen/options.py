@@ -10,14 +10,22 @@ from arr_coc.types import Encode
 
 Thinking = Literal["hide", "show", "off"]
 
+PENALTY_MAX = 2.0
+"""Largest penalty of presence and frequency, either way, as of OpenAI's API and vLLM."""
+
+REPETITION_PENALTY_MAX = 100.0
+"""Largest penalty of repetition. From 10 on hardly any token comes twice; the limit keeps logits finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """Options of decoding: choice of tokens, and their largest number.
 
     `temperature` 0 chooses the likeliest token; any other value samples from the likeliest `top_p` of the probability
-    among the likeliest `top_k` tokens (0: all), by `seed`. An answer ends with the first of `stop_strings` that it
-    contains. Raises OptionError for values out of range.
+    among the likeliest `top_k` tokens (0: all), of those at least `min_p` times as likely as the likeliest, by `seed`.
+    An answer ends with the first of `stop_strings` that it contains, and, with `stop_loops`, once it repeats itself
+    (`arr_coc.qwen.loops`). The penalties are those of `arr_coc.qwen.penalties`, and 1, 0, 0 and 0 for none. Raises
+    OptionError for values out of range.
     """
 
     max_tokens: int = 64
@@ -26,6 +34,12 @@ class Decoding:
     seed: int = 0
     top_k: int = 0
     stop_strings: tuple[str, ...] = ()
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    stop_loops: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -38,6 +52,33 @@ class Decoding:
             raise OptionError(f"top_k must be 0 or more, got {self.top_k}")
         if not all(isinstance(text, str) and text for text in self.stop_strings):
             raise OptionError(f"stop_strings must be texts that are not empty, got {list(self.stop_strings)}")
+        if not 0 <= self.min_p <= 1:
+            raise OptionError(f"min_p must be in [0, 1], got {self.min_p}")
+        if not 0 < self.repetition_penalty <= REPETITION_PENALTY_MAX:
+            raise OptionError(
+                f"repetition_penalty must be above 0 and at most {REPETITION_PENALTY_MAX:g}, 1 for none, got "
+                f"{self.repetition_penalty}"
+            )
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not abs(penalty := getattr(self, name)) <= PENALTY_MAX:
+                raise OptionError(f"{name} must be in [-{PENALTY_MAX:g}, {PENALTY_MAX:g}], 0 for none, got {penalty}")
+        if self.no_repeat_ngram_size < 0:
+            raise OptionError(f"no_repeat_ngram_size must be 0 or more, got {self.no_repeat_ngram_size}")
+
+    @property
+    def counts_tokens(self) -> bool:
+        """True if a token's logit depends on the tokens before it."""
+        return self.reads_prompt or self.counts_answer
+
+    @property
+    def counts_answer(self) -> bool:
+        """True if penalties count the tokens of the answer."""
+        return bool(self.presence_penalty or self.frequency_penalty)
+
+    @property
+    def reads_prompt(self) -> bool:
+        """True if penalties read the tokens of the prompt."""
+        return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, counted
 from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.checkpoint import THINKING_MARKS, THINKING_SWITCH
+from arr_coc.qwen.checkpoint import IMAGE_TOKEN, THINKING_MARKS, THINKING_SWITCH
 from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import (
     EncodedFrame,
@@ -187,7 +187,8 @@ def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
 class PromptBuilder:
     """Builder of prompts [system] [frames…] [question] [assistant] for one cache; it also encodes their frames.
 
-    `ids`: pieces of the chat template; `vision`: cache of incremental encoding.
+    `ids`: pieces of the chat template; `vision`: cache of incremental encoding; `has_penalties`: answers depend on the
+    ids of their prompts and their own.
     """
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache) -> None:
@@ -201,6 +202,7 @@ class PromptBuilder:
         """Set the options of later prompts; the cache stays valid. Raises OptionError if they enable thoughts and the
         model has none."""
         self.options = options
+        self.has_penalties = options.decoding.counts_tokens
         self.vision.configure(options.incremental)
         if options.encode != "incremental":
             self.vision.clear()
@@ -437,6 +439,42 @@ class PromptBuilder:
         if frames == 1:
             return ids
         return frames * (ids + len(self._qwen.token_ids(time_text(99_999 * NS_PER_S))))
+
+    def all_ids(self, packets: Sequence[Packet], query: str) -> list[int]:
+        """Return the ids of the whole prompt that `make` makes of a question, whatever of it the cache holds.
+
+        Each visual token is a `<|image_pad|>`, as in a processor's `input_ids`.
+        """
+        frames: list[tuple[Packet, int]]
+        if is_group(packets):
+            visible_packets = [packet for packet in packets if not packet.is_empty]
+            place = visible_packets[-1].place
+            assert place is not None
+            timed = place.frames > 1
+            if timed:
+                frames = [(packet, len(packet.regions)) for packet in visible_packets[-place.frames :]]
+            else:
+                frames = [(packets[0], shown_tokens(visible_packets))]
+        else:
+            timed = len(packets) > 1
+            frames = [(packet, token_count(packet, self.options.encode)) for packet in packets]
+        ids = [*self.ids.head]
+        for packet, tokens in frames:
+            ids += [*self.opening(packet, timed=timed), *self._placeholders(tokens), *self.ids.frame_close]
+        return [*ids, *self.question(query)]
+
+    def all_chat_ids(self, pieces: Sequence[Ids | Packet]) -> list[int]:
+        """Return the ids of a prompt of token ids and frames, as `all_ids` does."""
+        ids: list[int] = []
+        for piece in pieces:
+            if isinstance(piece, tuple):
+                ids += piece
+            else:
+                ids += self._placeholders(token_count(piece, self.options.encode))
+        return ids
+
+    def _placeholders(self, tokens: int) -> list[int]:
+        return self._qwen.token_ids(IMAGE_TOKEN) * tokens
 
     def question(self, query: str, *, at_once: bool = False) -> list[int]:
         """Return the ids that follow the frames; with `at_once` the answer begins without thoughts."""

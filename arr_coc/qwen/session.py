@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -19,6 +19,7 @@ from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
 from arr_coc.qwen.decode import choose, choose_finite, least_probability, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
+from arr_coc.qwen.loops import LoopDetector
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PromptBuilder
@@ -31,6 +32,7 @@ from arr_coc.types import TokenPacket
 if TYPE_CHECKING:
     from arr_coc.qwen.batching.captured import Capture, CapturedStep
     from arr_coc.qwen.constraint import AnswerConstraint, GrammarCompiler
+    from arr_coc.qwen.penalties import TokenPenalties
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +91,40 @@ class _OpenAnswer:
     row: DecodeRow
     stream: TextStream
     tokens: int = 0
+    loops: LoopDetector | None = None
+    held_pieces: list[str] = field(default_factory=list)
+
+    def push(self, token: int) -> str:
+        """Return the text that the next token completes, after text that was held back; empty while it may belong to a
+        loop. At the end of a loop its tokens are dropped from the record."""
+        piece = self.stream.push(token)
+        if self.loops is None:
+            return piece
+        # A piece without text may be a part of a character, or a thought that is not shown.
+        self.loops.push(token, is_word=not piece or any(map(str.isalpha, piece)))
+        self.held_pieces.append(piece)
+        ready = len(self.held_pieces) - (self.loops.count - self.loops.held_from)
+        if self.loops.has_looped:
+            record = self.question.record
+            record.dropped_tokens = self.loops.count - self.loops.held_from
+            del record.token_ids[self.loops.held_from :]
+        return self._release(ready)
+
+    def rest(self) -> str:
+        """Return the text that is still held back at the end, but that of a loop."""
+        if self.has_looped:
+            return ""
+        return self._release(len(self.held_pieces)) + self.stream.finish()
+
+    @property
+    def has_looped(self) -> bool:
+        """True if the answer repeats itself, and ends."""
+        return self.loops is not None and self.loops.has_looped
+
+    def _release(self, pieces: int) -> str:
+        text = "".join(self.held_pieces[:pieces])
+        del self.held_pieces[:pieces]
+        return text
 
 
 class AnswerSession:
@@ -294,7 +330,7 @@ class AnswerSession:
             elif question.previous is not None:
                 self._fallible(answer, self._compare, answer, preparation, row, question, constraint)
             if not answer.has_ended:
-                open_answers.append(self._begin(answer, preparation, row.device, constraint))
+                open_answers.append(self._begin(answer, preparation, row, constraint))
                 rows.append(row)
         if rows:
             decode_rows = [open_answer.row for open_answer in open_answers]
@@ -441,7 +477,7 @@ class AnswerSession:
             logits,
             ids,
             () if cut else self.qwen.eos_ids,
-            None if constraint is None else constraint.mask_rows,
+            _mask_of(slot.penalties(question, logits), constraint),
         )
         question.record.compared_tokens = len(ids)
         if answer.same >= slot_question.same_above:
@@ -455,13 +491,13 @@ class AnswerSession:
         self,
         answer: SlotAnswer,
         question: PreparedQuestion,
-        device: torch.device,
+        logits: torch.Tensor,
         constraint: AnswerConstraint | None,
     ) -> _OpenAnswer:
         part = question.prompt.part
         options = self.options.decoding
         if options.temperature:
-            generator = torch.Generator(device).manual_seed(options.seed)
+            generator = torch.Generator(logits.device).manual_seed(options.seed)
         else:
             generator = None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
@@ -472,8 +508,11 @@ class AnswerSession:
         if constraint is not None:
             constraint.follow(thoughts, may_think=thinking != "off")
             row.constraint = constraint
+        row.penalties = self.slots[answer.slot].penalties(question, logits)
         stream = TextStream(self.qwen.tokenizer, options.stop_strings, thoughts, self.qwen.naming_tokens)
         open_answer = _OpenAnswer(answer, question, row, stream)
+        if options.stop_loops and constraint is None:  # a schema has an end, and may ask for equal entries
+            open_answer.loops = LoopDetector()
         self._open[answer.slot] = open_answer
         return open_answer
 
@@ -496,7 +535,9 @@ class AnswerSession:
             row.token = token
             if (constraint := row.constraint) is not None:
                 constraint.take(token)
-            answer.piece = stream.push(token)
+            if row.penalties is not None:
+                row.penalties.answer.append(token)
+            answer.piece = open_answer.push(token)
             answer_tokens = open_answer.tokens - stream.thought_tokens
             if stream.thinks or answer_tokens >= PROBED_TOKENS:
                 row.probe = None
@@ -504,16 +545,18 @@ class AnswerSession:
                 row.probe = open_answer.question.probe
             if answer.piece:
                 record.pieces.append(answer.piece)
-            is_complete = stream.has_stopped or (constraint is not None and constraint.has_ended)
+            is_formed = constraint is not None and constraint.has_ended
+            is_complete = is_formed or stream.has_stopped or open_answer.has_looped
             if is_complete or open_answer.tokens == self.options.decoding.max_tokens:
                 self._end(open_answer)
 
     def _end(self, open_answer: _OpenAnswer) -> None:
         answer = open_answer.answer
         self._open.pop(answer.slot, None)
-        open_answer.question.record.thought_tokens = open_answer.stream.thought_tokens
-        if rest := open_answer.stream.finish():
-            open_answer.question.record.pieces.append(rest)
+        record = open_answer.question.record
+        record.thought_tokens = min(open_answer.stream.thought_tokens, len(record.token_ids))
+        if rest := open_answer.rest():
+            record.pieces.append(rest)
             answer.piece += rest
         answer.result = self._fallible(answer, self.slots[answer.slot].conclude, open_answer.question)
         answer.has_ended = True
@@ -578,10 +621,28 @@ class Decoder:
             try:
                 return self._captured(rows, options)
             except RuntimeError as error:
+                self._captured.pause()
                 reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
                 _log.warning("decoding continues without captured graphs: %s", reason)
                 self._captured = None
         return choose_rows(rows, self._step(rows), options)
+
+
+def _mask_of(
+    penalties: TokenPenalties | None, constraint: AnswerConstraint | None
+) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor] | None:
+    """Return the `mask` of `least_probability`; None if tokens are chosen by their logits alone."""
+    if constraint is None and penalties is None:
+        return None
+
+    def mask(rows: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
+        if penalties is not None:
+            rows = penalties.apply_rows(rows, ids)
+        if constraint is not None:
+            constraint.mask_rows(rows, ids)
+        return rows if penalties is None else penalties.bar_rows(rows, ids)
+
+    return mask
 
 
 def instruction_of(qwen: QwenVL, schema: AnswerSchema | None) -> str:
@@ -605,11 +666,12 @@ def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decodi
     """
     if any(row.constraint is not None for row in rows):
         return _choose_allowed(rows, logits, options)
-    if options.temperature == 0:
+    if not any(row.chooses_alone for row in rows):
         choices = likeliest(logits)
     else:
         draws = [
-            choose_finite(row_logits, options, row.generator) for row, row_logits in zip(rows, logits, strict=True)
+            choose_finite(row_logits, options, row.generator, row.penalties)
+            for row, row_logits in zip(rows, logits, strict=True)
         ]
         choices = torch.stack([torch.stack(pair) for pair in draws])
     pairs: list[list[int]] = choices.tolist()
@@ -620,11 +682,16 @@ def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decodi
 def _choose_allowed(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
     """As `choose_rows`, of answers with constraints among them; overwrites the logits of tokens that may not come."""
     finite = logits.isfinite().all(dim=-1)
+    tokens = []
     for row, row_logits in zip(rows, logits, strict=True):
+        scores = row_logits if row.penalties is None else row.penalties.apply(row_logits)
         if row.constraint is not None:
-            row.constraint.mask(row_logits)
-    tokens = torch.stack(
-        [choose(row_logits, options, row.generator) for row, row_logits in zip(rows, logits, strict=True)]
-    )
-    pairs: list[list[int]] = torch.stack([tokens, finite.long()], dim=-1).tolist()
+            row.constraint.mask(scores)
+        if row.penalties is not None:
+            scores = row.penalties.bar(scores)
+        token = choose(scores, options, row.generator)
+        if row.penalties is not None:
+            row.penalties.take(token)
+        tokens.append(token)
+    pairs: list[list[int]] = torch.stack([torch.stack(tokens), finite.long()], dim=-1).tolist()
     return pairs

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_g
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.types import Feedback, FrameStamp, TokenPacket, Work
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.penalties import TokenPenalties
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class AnswerResult:
     """Tokens of the text, without the end token."""
     thought_tokens: int = 0
     """Number of these that are thoughts before the answer."""
+    looped: bool = False
+    """True if the answer repeated itself, and was ended at its second repetition."""
 
     def is_lost_in_thoughts(self, max_tokens: int) -> bool:
         """Return True if hidden thoughts took all of the `max_tokens` of the answer, so that it is empty."""
@@ -76,7 +82,8 @@ class GlanceResult:
 
 @dataclass(slots=True)
 class AnswerTimer:
-    """Record of an answer in progress. Times are `time.perf_counter()` seconds."""
+    """Record of an answer in progress. Times are `time.perf_counter()` seconds. `dropped_tokens` were decoded behind
+    those of `token_ids`, and repeated them."""
 
     started_s: float = field(default_factory=time.perf_counter)
     encoded_s: float = 0.0
@@ -86,6 +93,7 @@ class AnswerTimer:
     token_ids: list[int] = field(default_factory=list)
     compared_tokens: int = 0
     thought_tokens: int = 0
+    dropped_tokens: int = 0
 
     def mark_encoded(self) -> None:
         """Record that the frames are encoded."""
@@ -143,6 +151,7 @@ class AnswerTimer:
             vision=vision,
             token_ids=tuple(self.token_ids),
             thought_tokens=self.thought_tokens,
+            looped=self.dropped_tokens > 0,
         )
 
 
@@ -150,7 +159,8 @@ class AnswerTimer:
 class PreparedQuestion:
     """A question with its prompt: its frames, the incremental encoder of their stream, the record of its answer, and
     the probe of the decoder's attention, if feedback is enabled. `checks`: further yes/no questions about the frames,
-    read as `branches` in the same pass."""
+    read as `branches` in the same pass. `text`: what follows the frames, with history and instruction; or `chat`: the
+    whole prompt."""
 
     prompt: PreparedPrompt
     frames: Sequence[Packet]
@@ -160,6 +170,8 @@ class PreparedQuestion:
     probe: AttentionProbe | None
     checks: Sequence[str] = ()
     branches: Sequence[PromptBranch] = ()
+    text: str = ""
+    chat: Sequence[Ids | Packet] | None = None
 
 
 def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
@@ -295,7 +307,7 @@ class Slot:
             branches = [
                 PromptBranch(self.prompts.branch(prompt, question), self._probe(prompt)) for question in checks[1:]
             ]
-        return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt), checks, branches)
+        return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt), checks, branches, text)
 
     def prepare_chat(self, pieces: Sequence[Ids | Packet]) -> PreparedQuestion:
         """Prepare a whole prompt, given as token ids and frames in order, as `prepare` does a question. The next prompt
@@ -308,7 +320,20 @@ class Slot:
             self.prompts.cache.reset()
             raise
         frames = [piece for piece in pieces if isinstance(piece, Packet)]
-        return PreparedQuestion(prompt, frames, "", self.vision, record, self._probe(prompt))
+        return PreparedQuestion(prompt, frames, "", self.vision, record, self._probe(prompt), chat=pieces)
+
+    def penalties(self, question: PreparedQuestion, logits: torch.Tensor) -> TokenPenalties | None:
+        """Return the penalties of an answer that begins with these logits [vocabulary]; None if it has none."""
+        if not self.prompts.has_penalties:
+            return None
+        from arr_coc.qwen.penalties import TokenPenalties
+
+        ids: Sequence[int] = ()
+        if self.options.decoding.reads_prompt and question.chat is not None:
+            ids = self.prompts.all_chat_ids(question.chat)
+        elif self.options.decoding.reads_prompt:
+            ids = self.prompts.all_ids(question.frames, question.text)
+        return TokenPenalties(self.options.decoding, ids, len(logits), logits.device)
 
     def conclude(self, question: PreparedQuestion) -> AnswerResult:
         """Return the result of a question that was answered or stopped, and set `last` to it."""
@@ -319,7 +344,8 @@ class Slot:
         else:
             encoded = None
         feedback = self.feedback_of(question)
-        operations = self._operations(prompt, question.frames, len(record.token_ids), record.compared_tokens)
+        decoded_tokens = len(record.token_ids) + record.dropped_tokens
+        operations = self._operations(prompt, question.frames, decoded_tokens, record.compared_tokens)
         self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, operations)
         return self.last
 

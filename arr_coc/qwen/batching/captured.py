@@ -177,9 +177,13 @@ class CapturedStep:
         return [choices[row.slot] for row in rows]
 
     def pause(self) -> None:
-        """Discard the steps that ran ahead, and rewind their generators; other steps may come before the next call."""
+        """Discard the steps that ran ahead, and rewind their generators and penalties; other steps may come before the
+        next call."""
         for generator, state in self._pending_steps[0].states if self._pending_steps else ():
             generator.set_state(state)
+        for row in self._rows:
+            if row.penalties is not None:
+                row.penalties.rewind()
         self._pending_steps.clear()
         self._rows = []
 
@@ -209,7 +213,8 @@ class CapturedStep:
         for row in self._rows:
             if row.generator is not None:
                 states.append((row.generator, row.generator.get_state()))
-                choice = torch.stack(choose_finite(graph.logits[row.slot], options, row.generator))
+            if row.chooses_alone:
+                choice = torch.stack(choose_finite(graph.logits[row.slot], options, row.generator, row.penalties))
                 graph.choices[row.slot] = choice
                 graph.inputs[0, row.slot] = choice[0]
         probed = [row for row in self._rows if row.probe is not None]

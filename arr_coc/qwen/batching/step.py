@@ -23,6 +23,7 @@ from arr_coc.types import finish
 
 if TYPE_CHECKING:
     from arr_coc.qwen.constraint import AnswerConstraint
+    from arr_coc.qwen.penalties import TokenPenalties
 
 
 class LayerBlock:
@@ -187,7 +188,8 @@ class RotationTable:
 class DecodeRow:
     """State of one open answer: its slot, the number of tokens with keys in the slot, and the next text position and
     token. `remaining`: tokens that the answer may get after that one. `probe` records its queries; `generator` samples
-    its tokens; None without sampling. `constraint`: the tokens that may come, of an answer with a schema."""
+    its tokens; None without sampling. `constraint`: the tokens that may come, of an answer with a schema. `penalties`:
+    of tokens that came before; None without penalties."""
 
     slot: int
     cached_tokens: int
@@ -197,6 +199,12 @@ class DecodeRow:
     generator: torch.Generator | None = None
     token: int = 0
     constraint: AnswerConstraint | None = None
+    penalties: TokenPenalties | None = None
+
+    @property
+    def chooses_alone(self) -> bool:
+        """True if the likeliest token of its logits is not always the next one."""
+        return self.generator is not None or self.penalties is not None
 
     def advance(self) -> None:
         """Count a token that was added."""
