@@ -55,6 +55,12 @@ class GenerateOptions(TypedDict, total=False):
 
     top_p: float
     top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram_size: int
+    stop_loops: bool
     max_new_tokens: int
     do_sample: bool
     stop_strings: str | Sequence[str]
@@ -221,6 +227,12 @@ class ARRCOCQwen:
         do_sample: bool | None = None,
         top_p: float | None = None,
         top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        no_repeat_ngram_size: int | None = None,
+        stop_loops: bool = False,
         stop_strings: str | Sequence[str] | None = None,
         generation_config: Any | None = None,
         times_s: Sequence[float] | None = None,
@@ -257,7 +269,8 @@ class ARRCOCQwen:
                 "adaptive" (within `limits`, by how widely relevance is spread).
             encode: How the chosen tokens are encoded.
             strategy: How the budget is spent.
-            temperature: Above 0, tokens are drawn; otherwise the likeliest one is taken.
+            temperature: Above 0, tokens are drawn; otherwise the likeliest one is taken. Penalties, and of drawn tokens
+                `top_p`, `top_k` and `min_p`, are those of the model's `generation_config.json` if not given.
             seed: Of draws.
             messages: A chat, or a list of chats.
             input_ids: int64 [B, S] as the model's chat template and tokenizer make them. A run of `<|image_pad|>`
@@ -268,9 +281,15 @@ class ARRCOCQwen:
             image_grid_thw: int64 [pictures, 3], (1, rows, columns) of each picture's patches.
             mm_token_type_ids: Made by processors; not needed.
             max_new_tokens: Name of `max_tokens` in transformers.
-            do_sample: Whether tokens are drawn.
+            do_sample: Whether tokens are drawn; without a temperature, at that of the model.
             top_p: Share of the probability from which they are drawn.
             top_k: Number of the likeliest tokens from which they are drawn.
+            min_p: Least probability of a token that is drawn, as a share of the likeliest one's.
+            repetition_penalty: Divisor of the logits of tokens that the prompt or the answer has; 1 for none.
+            presence_penalty: Subtracted from the logit of a token that the answer has; 0 for none.
+            frequency_penalty: Subtracted from a token's logit each time that the answer has it; 0 for none.
+            no_repeat_ngram_size: Tokens of the runs that may come only once in prompt and answer; 0 for none.
+            stop_loops: Whether an answer that repeats itself ends at its second repetition.
             stop_strings: The answer ends with the first of them, which is part of it.
             generation_config: Of transformers; gives these options if they are not given by name.
             times_s: Times of the frames; half a second apart if not given.
@@ -301,9 +320,14 @@ class ARRCOCQwen:
             "temperature": temperature,
             "top_p": top_p,
             "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
             "stop_strings": stop_strings,
         }
-        decoding = decoding_of(decoding_options, generation_config, others, self.qwen.eos_ids, seed)
+        decoding = decoding_of(decoding_options, generation_config, others, self.qwen, seed, stop_loops=stop_loops)
         inputs = None
         if input_ids is not None:
             inputs = ProcessorInputs(input_ids, attention_mask, pixel_values, image_grid_thw)
@@ -356,7 +380,7 @@ class ARRCOCQwen:
     ) -> Stream:
         """Return a stream for a program's own loop: `update` with each frame, `answer`, `ask` and `idle`.
 
-        Each stream has its own cache.
+        Each stream has its own cache. An answer that repeats itself ends at its second repetition.
 
         Args:
             query: The standing question.
@@ -371,7 +395,9 @@ class ARRCOCQwen:
             BudgetError, StrategyError, OptionError, ModelError: As `generate`.
         """
         self._prepare()
-        session = AnswerSession(self.qwen, AnswerOptions("sparse", Decoding(max_tokens)))
+        penalties = self.qwen.checkpoint_decoding.completed({})
+        decoding = Decoding(max_tokens, stop_loops=True, **penalties)
+        session = AnswerSession(self.qwen, AnswerOptions("sparse", decoding))
         glancing = resolve_glance(session, glance, "auto")
         options = AllocatorOptions(strategy, budget, glance=glancing, memory=memory or GroupOptions())
         if schema is None:
@@ -448,6 +474,8 @@ class ARRCOCQwen:
         most = self._session.options.decoding.max_tokens
         if self._session.last.is_lost_in_thoughts(most):
             log.warning("hidden thoughts took max_new_tokens = %d, and no answer is left; raise it", most)
+        if self._session.last.looped:
+            log.warning("an answer repeated itself and was ended; give repetition_penalty, such as 1.05")
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +516,7 @@ class _AnswerInput:
             kept_bytes=answer.work.kept_bytes,
             token_ids=answer.token_ids,
             fields=fields,
+            looped=answer.looped,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import GGUF_REMEDY, bundled_model_path, cached_folder, local_folder
+from arr_coc.qwen.checkpoint_decoding import GENERATION_FILE, CheckpointDecoding
 from arr_coc.qwen.families import ModelFamily, family_of
 from arr_coc.qwen.quantisation import MLX, check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
@@ -17,14 +18,6 @@ from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read
 PROCESSOR_FILE = "processor_config.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older file of the image processor alone."""
-
-GENERATION_FILE = "generation_config.json"
-
-SAMPLING = ("temperature", "top_p", "top_k", "min_p")
-"""Values of GENERATION_FILE by which tokens are drawn."""
-
-LEAST_TEMPERATURE = 0.01
-"""Below it the likeliest token is as good as always drawn, as with Qwen2.5-VL's 1e-6."""
 
 ADAPTER_FILE = "adapter_config.json"
 """Description of an adapter, as peft writes it."""
@@ -132,30 +125,19 @@ def check_folder(folder: Path, name: str, *, quantised: bool = False) -> Checkpo
     if not quantised:
         check_quantisation(checkpoint.quantised, name)
     _check_tokenizer(folder, name)
-    return replace(checkpoint, notices=tuple(_notices(folder, checkpoint.family)))
+    return replace(checkpoint, notices=tuple(_notices(folder, name, checkpoint.family)))
 
 
-def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
+def _notices(folder: Path, name: str, family: ModelFamily) -> Iterator[str]:
     if read_image_processor(folder) is None:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
     template = chat_template(folder)
     if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
         yield "the model thinks before it answers; with answer.thinking = off its prompt ends the thoughts at once"
     if (folder / GENERATION_FILE).is_file():
-        generation = read_object(folder / GENERATION_FILE)
-    else:
-        generation = {}
-    penalty = generation.get("repetition_penalty")
-    if penalty not in (None, 1):
-        yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
-    temperature = generation.get("temperature", 1.0)
-    warm = isinstance(temperature, (int, float)) and temperature >= LEAST_TEMPERATURE
-    if generation.get("do_sample") is True and warm and generation.get("top_k") != 1:
-        settings = [f"{name} {generation[name]}" for name in SAMPLING if name in generation]
-        yield (
-            f"{GENERATION_FILE} asks for sampling ({', '.join(settings)}), which is not applied: answers take the "
-            "likeliest tokens, or what answer.temperature and answer.top_p say"
-        )
+        decoding = CheckpointDecoding.read(read_object(folder / GENERATION_FILE), name)
+        if decoding.notice:
+            yield decoding.notice
 
 
 def parse_checkpoint(

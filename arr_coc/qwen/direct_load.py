@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from arr_coc.qwen.checkpoint import GENERATION_FILE
+from arr_coc.qwen.checkpoint_decoding import GENERATION_FILE
 from arr_coc.qwen.convert_dtype import MappedWeights
 from arr_coc.qwen.weight_files import weight_files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from arr_coc.errors import OptionError, counted
 from arr_coc.qwen.answer_picture import Rgb, answer_picture, png
 from arr_coc.qwen.encoding import VisionStats
 from arr_coc.qwen.options import Decoding
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.qwenvl import QwenVL
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,8 +47,8 @@ class Generation:
     `encode="incremental"`, which encodes only the changes of later frames. `picture` uint8 [H, W, 3]: the newest one.
     `text_tokens` counts the tokens of the answer, and `token_ids` are their ids, without the end token; `kept_bytes`:
     memory of cached frames, keys and values after it. `fields`: values of an answer with a schema; None without one,
-    and if the answer was cut off before its end. An answer to a prompt without pictures has an empty heat map and no
-    regions.
+    and if the answer was cut off before its end. `looped`: the answer repeated itself, and was ended at its second
+    repetition. An answer to a prompt without pictures has an empty heat map and no regions.
     """
 
     text: str
@@ -60,6 +63,7 @@ class Generation:
     kept_bytes: int = 0
     token_ids: tuple[int, ...] = ()
     fields: dict[str, Any] | None = None
+    looped: bool = False
 
     def __repr__(self) -> str:
         rows, cols = self.heatmap.shape
@@ -76,8 +80,15 @@ class Generation:
 MAX_TOKENS = 64
 """Default limit of tokens of an answer."""
 
-HONOURED = ("max_new_tokens", "do_sample", "temperature", "top_p", "top_k", "stop_strings")
-"""Options of transformers that `generate` follows."""
+PENALTIES = ("repetition_penalty", "no_repeat_ngram_size", "presence_penalty", "frequency_penalty")
+"""Penalties that `generate` follows. transformers has the first two; the others are those of OpenAI's API."""
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+
+HONOURED = ("max_new_tokens", "do_sample", *SAMPLING, *PENALTIES, "stop_strings")
+"""Options that `generate` follows."""
+
+WHOLE = frozenset({"max_new_tokens", "top_k", "no_repeat_ngram_size"})
 
 WITHOUT_EFFECT = frozenset(
     (
@@ -104,7 +115,7 @@ WITHOUT_EFFECT = frozenset(
 """Ignored options of transformers, which change no answer: memory, speed, padding, and beams, which are refused."""
 
 NEUTRAL = {
-    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences", "repetition_penalty"), 1),
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), 1),
     **dict.fromkeys(("encoder_repetition_penalty", "typical_p", "guidance_scale"), 1),
 }
 """Neutral values of other options of transformers; for options not listed, 0 and False."""
@@ -114,19 +125,23 @@ def decoding_of(
     arguments: Mapping[str, Any],
     generation_config: Any | None,
     others: Mapping[str, Any],
-    end_ids: frozenset[int],
+    qwen: QwenVL,
     seed: int,
+    *,
+    stop_loops: bool = False,
 ) -> Decoding:
-    """Return the decoding options: the arguments of a call, else those of a `GenerationConfig`.
+    """Return the decoding options: the arguments of a call, else those of a `GenerationConfig`, else the model's own.
 
-    Without `do_sample`, tokens are sampled only if the call has a temperature above 0.
+    Without `do_sample`, tokens are sampled only if the call has a temperature above 0. So of the model's own options
+    the penalties always hold, and those of sampling once tokens are sampled.
 
     Args:
         arguments: Options of the call by name; None for one that it leaves out.
         generation_config: A `GenerationConfig` of transformers, if any.
         others: Keyword arguments of the call without a parameter.
-        end_ids: Tokens that end the model's answers.
+        qwen: The model.
         seed: Seed of the sampling.
+        stop_loops: As in `Decoding`.
 
     Raises:
         OptionError: An unsupported value; the message names its option.
@@ -138,13 +153,13 @@ def decoding_of(
             raise OptionError(f"generation_config must be a GenerationConfig of transformers, got {kind}")
         defaults = {name: value for name, value in generation_config.to_dict().items() if not name.startswith("_")}
     options = {name: value for name, value in arguments.items() if value is not None}
-    values = {**defaults, **others, **options}
+    values = {**{name: value for name, value in defaults.items() if value is not None}, **others, **options}
     if values.get("max_new_tokens") is not None:
         values.pop("max_length", None)
     for name, value in values.items():
         if name not in HONOURED and name != "eos_token_id" and name not in WITHOUT_EFFECT:
             _refuse_effect(name, value)
-    _check_end(values.get("eos_token_id"), end_ids)
+    _check_end(values.get("eos_token_id"), qwen.eos_ids)
     sampling = values.get("do_sample")
     if sampling is None:
         sampling = options.get("temperature", 0) != 0
@@ -153,16 +168,33 @@ def decoding_of(
             f"do_sample=False and temperature={options['temperature']} contradict each other", "leave one of them out"
         )
     stop_strings = values.get("stop_strings") or ()
-    most, top_p, top_k = (values.get(name) for name in ("max_new_tokens", "top_p", "top_k"))
-    temperature = values.get("temperature")
+    names = ("max_new_tokens", *SAMPLING, *PENALTIES)
+    own = qwen.checkpoint_decoding
+    numbers = {name: _number(name, values[name]) for name in names if values.get(name) is not None}
+    most = numbers.pop("max_new_tokens", MAX_TOKENS)
+    if not sampling:
+        numbers.pop("temperature", None)
+    elif "temperature" not in numbers:
+        numbers["temperature"] = own.sampling.get("temperature", 1.0)
     return Decoding(
-        max_tokens=MAX_TOKENS if most is None else int(most),
-        temperature=float(1 if temperature is None else temperature) if sampling else 0.0,
-        top_p=1.0 if top_p is None else float(top_p),
+        max_tokens=int(most),
         seed=seed,
-        top_k=0 if top_k is None else int(top_k),
         stop_strings=(stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings),
+        stop_loops=stop_loops,
+        **own.completed(numbers),
     )
+
+
+def _number(name: str, value: Any) -> float:
+    """Return the value of an option that is a number. Raises OptionError for any other value."""
+    kind: type = int if name in WHOLE else float
+    try:
+        number = kind(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OptionError(f"{name} must be a number, got {value!r}", "leave it out, or correct it") from error
+    if number != value and kind is int:
+        raise OptionError(f"{name} must be a whole number, got {value!r}", "leave it out, or correct it")
+    return float(number) if kind is float else number
 
 
 def _refuse_effect(name: str, value: Any) -> None:

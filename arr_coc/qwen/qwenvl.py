@@ -16,6 +16,7 @@ import torch
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
 from arr_coc.qwen.checkpoint import THINKING_MARKS, unseen_words
+from arr_coc.qwen.checkpoint_decoding import CheckpointDecoding
 from arr_coc.qwen.families import DecoderLayers, ModelFamily
 from arr_coc.qwen.grounding import NAMING_TOKENS, THOUSANDTHS
 from arr_coc.qwen.preprocess import Preprocessing
@@ -164,6 +165,11 @@ class QwenVL:
         else:
             ids = list(configured or ())
         return frozenset([*ids, self.tokenizer.eos_token_id]) - {None}
+
+    @property
+    def checkpoint_decoding(self) -> CheckpointDecoding:
+        """Decoding that its folder asks for. Raises ModelError for values that cannot be used."""
+        return CheckpointDecoding.read(self.model.generation_config.to_dict(), self.model_id)
 
     @cached_property
     def thought_ids(self) -> tuple[int, int] | None:

@@ -81,6 +81,68 @@ def test_a_processors_batch_is_answered_as_by_the_stock_model(family: str) -> No
     assert [model.qwen.tokenizer.decode(answer.token_ids) for answer in answers] == [answer.text for answer in answers]
 
 
+DECODING: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.4},
+    {"no_repeat_ngram_size": 1},
+    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
+]
+
+
+@pytest.mark.parametrize("options", DECODING)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_penalties_are_those_of_the_stock_model(family: str, options: dict[str, Any]) -> None:
+    """Of the call, of a `GenerationConfig` and of the model's folder. Both count the prompt, with its pictures."""
+    model = ARRCOCQwen(tiny_qwen(family))
+    prompts = [
+        f"{USER}{SEEN}{QUERY}{END}{ASSISTANT}",
+        f"{USER}{SEEN}Say what{END}{ASSISTANT}a circle{END}{USER}{SEEN}What is the number?{END}{ASSISTANT}",
+        f"{USER}there are two{END}{ASSISTANT}",
+    ]
+    inputs = processed(model, prompts, [picture(1), picture(2, 70, 150), picture(3)])
+    plain = stock(model, inputs)
+    # One by one: transformers counts the padding of a batch in n-grams.
+    expected = [
+        stock(model, processed(model, [prompt], pictures), **options)[0]
+        for prompt, pictures in zip(prompts, [[picture(1)], [picture(2, 70, 150), picture(3)], []], strict=True)
+    ]
+    assert expected != plain
+    call: dict[str, Any] = {"max_new_tokens": 10, "budget": "100%"}
+    config = GenerationConfig(**options)
+    for answers in (
+        model.generate(**inputs, **call, **options),
+        model.generate(**inputs, **call, generation_config=config),
+    ):
+        assert [answer.text for answer in answers] == expected
+    model.qwen.model.generation_config.update(**options)
+    assert [answer.text for answer in model.generate(**inputs, **call)] == expected
+    neutral: dict[str, Any] = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+    assert [answer.text for answer in model.generate(**inputs, **call, **neutral)] == plain
+
+
+def test_the_models_own_sampling_holds_once_tokens_are_drawn() -> None:
+    model = ARRCOCQwen(tiny_qwen())
+    own: dict[str, Any] = {"temperature": 1.7, "top_p": 0.9, "top_k": 30, "min_p": 0.01}
+    greedy = model.generate(picture(1), QUERY, 9).token_ids
+    sampled = model.generate(picture(1), QUERY, 9, seed=3, **own).token_ids
+    model.qwen.model.generation_config.update(do_sample=True, **own)
+    assert model.generate(picture(1), QUERY, 9).token_ids == greedy
+    for options in ({"do_sample": True}, {"temperature": 1.7}):
+        assert model.generate(picture(1), QUERY, 9, seed=3, **options).token_ids == sampled
+    assert model.generate(picture(1), QUERY, 9, seed=3, do_sample=True, top_k=1).token_ids == greedy
+
+
+def test_a_stream_has_the_models_own_penalties() -> None:
+    model = ARRCOCQwen(tiny_qwen())
+    answers = []
+    for penalty in (None, 1.4, 1.0):
+        model.qwen.model.generation_config.update(repetition_penalty=penalty)
+        stream = model.stream(QUERY, max_tokens=9, glance=False)
+        stream.update(picture(1), 0.0)
+        answers.append(stream.answer().token_ids)
+        stream.close()
+    assert answers[0] == answers[2] != answers[1]
+
+
 def test_a_chat_is_the_prompt_of_the_template(model: ARRCOCQwen, tmp_path: Path) -> None:
     Image.fromarray(picture(2)).save(tmp_path / "second.png")
     messages: list[Any] = [
@@ -195,7 +257,11 @@ def test_a_generation_config_is_followed(model: ARRCOCQwen) -> None:
     [
         ({"num_beams": 4}, r"generate does not take num_beams=4; leave it out; it follows max_new_tokens, do_sample"),
         ({"generation_config": GenerationConfig(num_beams=4)}, "num_beams=4"),
-        ({"generation_config": GenerationConfig(repetition_penalty=1.2)}, r"repetition_penalty=1\.2"),
+        ({"generation_config": GenerationConfig(typical_p=0.9)}, r"typical_p=0\.9"),
+        ({"generation_config": GenerationConfig(repetition_penalty=0.0)}, "repetition_penalty must be above 0"),
+        ({"repetition_penalty": "high"}, "repetition_penalty must be a number, got 'high'"),
+        ({"no_repeat_ngram_size": 1.5}, "no_repeat_ngram_size must be a whole number, got 1.5"),
+        ({"presence_penalty": 3}, "presence_penalty must be in"),
         ({"generation_config": {"num_beams": 4}}, "must be a GenerationConfig of transformers, got dict"),
         ({"generation_config": GenerationConfig(eos_token_id=[9, 400])}, "give stop_strings for other ends"),
         ({"max_length": 50}, "max_length=50; give max_new_tokens"),
