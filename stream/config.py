@@ -27,6 +27,7 @@ from typing_extensions import Self
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
 from arr_coc.errors import counted
+from arr_coc.qwen.checkpoint_decoding import DecodingSource
 from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
@@ -508,8 +509,21 @@ class AnswerConfig(Section):
         int, Option("--max-tokens N", "Maximum length of an answer, in text tokens. [{default}]", only="serve-answers")
     ] = Field(default=64, ge=1)
     """Longest answer, in tokens of text."""
+    decoding: Annotated[
+        DecodingSource,
+        Option(
+            "--decoding NAME",
+            "What is taken from the model's own decoding options: {choices}. [{default}]",
+            without="demo",
+            also="serve-answers",
+        ),
+    ] = "auto"
+    """What is taken from the model's `generation_config.json` for keys that are not set: its penalties, and with a
+    temperature also `top_p`, `top_k` and `min_p` (`auto`); its sampling too, if it asks for that, with the seed of
+    `answer.seed` (`checkpoint`); or nothing (`plain`). With `answer.server` the server's own applies, with `api.url`
+    that of the server there."""
     temperature: float = Field(default=0.0, ge=0)
-    """0 is greedy: the same answer on every run."""
+    """0 is greedy: the same answer on every run. With `decoding = "checkpoint"`, 0 is the model's own."""
     thinking: Annotated[
         Literal["hide", "show", "off"],
         Option(
@@ -522,8 +536,29 @@ class AnswerConfig(Section):
     """Thoughts of a model before its answer: not asked for (`off`), made and left out of the answer (`hide`), or shown
     with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger. With
     `answer.server` the server's own applies."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature.
+    When absent, the model's own, else 1, which is all."""
+    top_k: int | None = Field(default=None, ge=0)
+    """Draw from this number of the likeliest tokens; 0 for all. With a temperature. When absent, the model's own, else
+    0."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Draw from tokens that are at least this many times as likely as the likeliest; with a temperature. When absent,
+    the model's own, else 0."""
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    """Divides the logits of tokens that the question or the answer has: 1.05 is mild, 1 is none. When absent, the
+    model's own, else 1."""
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    """Is subtracted from the logit of a token that the answer has. Qwen3-VL's card names 1.5."""
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    """Is subtracted from the logit of a token each time that the answer has it."""
+    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
+    """Runs of this many tokens come only once in question and answer; 0 for any. When absent, the model's own, else
+    0."""
+    stop_loops: bool = True
+    """End an answer that repeats itself, with what it said up to the second repetition: 3 or more equal parts of at
+    most 32 tokens each, 32 or more tokens in all, 128 if there is no letter in them. Not one with a schema, and not
+    one of `api.url`."""
     seed: int = 0
     """Seed of sampling, with a temperature."""
     server: Annotated[

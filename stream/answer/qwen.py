@@ -24,6 +24,10 @@ QUESTION_TOKENS = 256
 """Tokens reserved for a question and the prompt around it when the memory of several slots is checked."""
 
 
+COMPLETED_KEYS = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size"}
+"""Keys of `answer` that are completed by what the model's folder asks for."""
+
+
 class ClientSlots:
     """Slots by number; `by_client` maps clients to theirs. A client gets the slot that it had before, whose prompt may
     be reusable, else the lowest unused slot, else the least recently used one."""
@@ -89,6 +93,7 @@ class QwenAnswerModel:
         self._table = ClientSlots(len(session.slots))
         self._questions: dict[int, ClientQuestion] = {}
         self._lost_in_thoughts: set[bytes] = set()
+        self._looped: set[bytes] = set()
         self.slots = len(session.slots)
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
@@ -105,6 +110,7 @@ class QwenAnswerModel:
     def drop_client(self, client: bytes) -> None:
         """Drop all state of a client, also in its slots."""
         self._lost_in_thoughts.discard(client)
+        self._looped.discard(client)
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
         if self.memory is not None:
@@ -266,6 +272,14 @@ class QwenAnswerModel:
 
     def _answer_notice(self, client: bytes, answer: AnswerResult) -> str:
         """Return a notice about a client's answer; empty if there is none, or the client had it before."""
+        if answer.looped:
+            if client in self._looped:
+                return ""
+            self._looped.add(client)
+            return (
+                "an answer repeated itself, and was ended at its second repetition; set answer.repetition_penalty, "
+                "such as 1.05, or answer.stop_loops = false for all of it"
+            )
         most = self._session.options.decoding.max_tokens
         if not answer.is_lost_in_thoughts(most) or client in self._lost_in_thoughts:
             return ""
@@ -320,8 +334,14 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             allocator=answer.allocator,
             cache_weights=answer.cache_weights,
         )
+        chosen = answer.model_dump(include=COMPLETED_KEYS)
         decoding = Decoding(
-            max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
+            max_tokens=answer.max_tokens,
+            presence_penalty=answer.presence_penalty,
+            frequency_penalty=answer.frequency_penalty,
+            seed=answer.seed,
+            stop_loops=answer.stop_loops,
+            **qwen.checkpoint_decoding.completed(chosen, answer.decoding),
         )
         incremental = IncrementalOptions(**answer.incremental.model_dump())
         options = AnswerOptions(

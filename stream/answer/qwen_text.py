@@ -43,7 +43,7 @@ class QwenTextModel:
     def complete(self, prompt: str) -> str:
         """Return the answer to a prompt. Raises ContextLengthError, NonFiniteError."""
         messages = [{"role": "user", "content": [{"type": "text", "text": prompt}]}]
-        text: str = self.model.generate(messages=messages, max_tokens=STATEMENT_TOKENS).text  # type: ignore[arg-type]
+        text: str = self.model.generate(messages=messages, max_tokens=STATEMENT_TOKENS, stop_loops=True).text  # type: ignore[arg-type]
         return text
 
 

@@ -35,6 +35,7 @@ OPTIONS = (
     Option("--memory-idle SHARE", "Share of the time in which the model reads ahead between answers; 0: never. [auto]", also="serve-answers", key="answer.memory.idle", kind="value"),
     Option("--glance / --no-glance", "Look at an overview before answering something new. [for models without a trained allocator]", key="answer.glance.enabled", kind="switch"),
     Option("--max-tokens N", "Maximum length of an answer, in text tokens. [64]", only="serve-answers", key="answer.max_tokens", kind="value"),
+    Option("--decoding NAME", "What is taken from the model's own decoding options: checkpoint, plain. [auto]", without="demo", also="serve-answers", key="answer.decoding", kind="value"),
     Option("--thinking NAME", "Thoughts of the model before an answer: hide, show, off. [off]", without="demo", also="serve-answers", key="answer.thinking", kind="value"),
     Option("--server ADDRESS,…", "Address of a `serve-answers`, or several: tcp://HOST:PORT. [a process here]", key="answer.server", kind="text"),
     Option("--slots N", "Clients answered at once, in one batch. [1]", only="serve-answers", key="answer.slots", kind="value"),

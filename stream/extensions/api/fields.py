@@ -11,7 +11,10 @@ from stream.extensions.api.section import ApiSection
 SUCCESSORS = {"max_tokens": "max_completion_tokens"}
 """Old fields, and those that newer models take in their place."""
 
-OPTIONAL = ("temperature", "top_p", "seed", "stream_options")
+PENALTIES = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
+"""Penalties, and their values without effect. OpenAI's API has the first two, vLLM and SGLang all."""
+
+OPTIONAL = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "seed", "stream_options")
 """Fields without which a server still answers, by its own defaults."""
 
 _REFUSAL = re.compile(

@@ -24,7 +24,7 @@ from stream.config import Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
 from stream.extensions.api.address import ApiAddress
 from stream.extensions.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
-from stream.extensions.api.fields import RequestFields
+from stream.extensions.api.fields import PENALTIES, RequestFields
 from stream.extensions.api.pictures import ApiPictures, pictures_of
 from stream.extensions.api.questions import ServedQuestions, model_files
 from stream.extensions.api.replies import ChatPiece
@@ -366,15 +366,22 @@ class ApiAnswerModel:
             "temperature": answer.temperature,
         }
         if answer.temperature > 0:
-            body |= {"seed": answer.seed} | ({"top_p": answer.top_p} if answer.top_p < 1 else {})
+            shares = {"top_p": (answer.top_p, 1), "top_k": (answer.top_k, 0), "min_p": (answer.min_p, 0)}
+            body |= {name: value for name, (value, all_tokens) in shares.items() if value not in (None, all_tokens)}
+            body["seed"] = answer.seed
         return body
+
+    def _penalties(self) -> dict[str, float]:
+        """Return the fields of penalties that are set. A yes/no question has none."""
+        values = {name: getattr(self._answer, name) for name in PENALTIES}
+        return {name: value for name, value in values.items() if value not in (None, PENALTIES[name])}
 
     def _answer_body(self, frames: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
         text = history_text(question.part.history) + question.part.text
         if question.part.schema is None:
-            return self._body(frames, text, self._answer.max_tokens)
+            return self._body(frames, text, self._answer.max_tokens) | self._penalties()
         schema = AnswerSchema.parse(question.part.schema)
-        body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens)
+        body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens) | self._penalties()
         if self._sends_schemas:
             return {**body, "response_format": response_format(schema)}
         return body

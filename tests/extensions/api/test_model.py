@@ -90,6 +90,35 @@ def test_sampling_is_asked_for_only_with_a_temperature(server: FakeApiServer) ->
     assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.9, 3)
 
 
+def test_options_of_decoding_are_sent_if_they_are_set(server: FakeApiServer) -> None:
+    penalties = {"repetition_penalty": 1.05, "presence_penalty": 1.5, "frequency_penalty": -0.5}
+    model = loaded(server, temperature=0.7, top_p=1.0, top_k=20, min_p=0.1, **penalties)
+    answer_text(model)
+    body = server.bodies[0]
+    assert {name: body.get(name) for name in (*penalties, "top_p", "top_k", "min_p")} == {
+        **penalties,
+        "top_p": None,
+        "top_k": 20,
+        "min_p": 0.1,
+    }
+    answer_text(loaded(server, top_k=20, min_p=0.1, repetition_penalty=1.0))
+    assert {"top_k", "min_p", "repetition_penalty", "presence_penalty"}.isdisjoint(server.bodies[1])
+
+
+def test_a_yes_no_check_has_no_penalties(server: FakeApiServer) -> None:
+    loaded(server, presence_penalty=1.5).score(packet(), "is it red?")
+    assert "presence_penalty" not in server.bodies[0]
+
+
+def test_a_server_that_knows_no_penalty_is_asked_without(server: FakeApiServer) -> None:
+    server.behaviour = fake.refuse_fields({"repetition_penalty": "Unrecognized request argument: repetition_penalty"})
+    model = loaded(server, repetition_penalty=1.05)
+    assert answer_text(model) == "a red circle"
+    assert model.stats is not None
+    assert model.stats.notice == "the server refuses repetition_penalty, which it then chooses by itself"
+    assert ["repetition_penalty" in body for body in server.bodies] == [True, False]
+
+
 def test_the_only_model_of_a_server_needs_no_name(server: FakeApiServer) -> None:
     assert loaded(server, model=None).model.model_id == fake.MODEL
 
