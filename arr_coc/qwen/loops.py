@@ -59,7 +59,6 @@ class LoopDetector:
             least = TOKENS_MIN if self._since_word < period else WORDLESS_TOKENS_MIN
             if tokens >= max(least, COPIES_MIN * period):
                 self.has_looped = True
-                held_tokens = tokens - COPIES_KEPT * period
                 break
         self.held_from = self.count - held_tokens
         return self.has_looped
