@@ -3,6 +3,7 @@
 EvaluationError
 ├── SuiteError (ValueError)      a suite that does not exist
 ├── QuestionsError (ValueError)  a question file with a missing field, or that names a file that cannot be read
+├── PicturesError (OSError)      pictures that cannot be fetched or read
 ├── ChoiceError (ValueError)     a strategy, budget or encoding that does not exist, or does not fit the others
 └── ResultsError (OSError)       results that cannot be written or read
 """
@@ -24,6 +25,10 @@ class QuestionsError(EvaluationError, ValueError):
 
 class ChoiceError(EvaluationError, ValueError):
     """A strategy, budget or encoding that does not exist, or does not fit the others."""
+
+
+class PicturesError(EvaluationError, OSError):
+    """Pictures that cannot be fetched or read."""
 
 
 class ResultsError(EvaluationError, OSError):

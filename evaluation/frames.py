@@ -82,7 +82,7 @@ def frames_of(
     images: dict[int, Image] = {}
     for frame in _newest_at(path, sampling.times_ns(min(start_ns, end_ns), end_ns)):
         if frame.media_ns not in images:
-            images[frame.media_ns] = scaled_down(_rgb(frame.planes), sampling.tiles)
+            images[frame.media_ns] = scaled_down(rgb_of(frame.planes), sampling.tiles)
     if not images:
         raise SourceError(f"{path} has no frame in its first {end_ns / NS_PER_S:g} s")
     return tuple(images.values()), tuple(media_ns / NS_PER_S for media_ns in images)
@@ -150,8 +150,8 @@ def _decode(path: Path, start_ns: int) -> Generator[SourceFrame, None, None]:
         return  # no frame from there on
 
 
-def _rgb(planes: FramePlanes) -> Image:
-    """As the texture store converts it."""
+def rgb_of(planes: FramePlanes) -> Image:
+    """Return a frame as the texture store converts it, uint8 RGB [H, W, 3]."""
     updater = TextureUpdater()
     updater.process(planes, FrameStamp(0, 0, 0))
     with updater.lease() as view:

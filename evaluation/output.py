@@ -107,6 +107,14 @@ def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, 
     )
 
 
+def write(path: Path, text: str) -> None:
+    """Write results. Raises ResultsError if they cannot be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
 HEADS = (
     "suite",
     "strategy",
@@ -133,12 +141,12 @@ EFFECT_HEADS = ("with", "suite", "strategy", "encode", "budget", "points", "95 %
 
 def table(cells: Sequence[Cell]) -> str:
     """One line a cell, columns aligned."""
-    return _align([HEADS, *(_row(cell) for cell in cells)])
+    return align([HEADS, *(_row(cell) for cell in cells)])
 
 
 def effects_table(effects: Sequence[Mapping[str, Any]]) -> str:
     """One line an effect; differences in points."""
-    return _align([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
+    return align([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
 
 
 def benchmark_lines(report: Mapping[str, Any]) -> str:
@@ -160,7 +168,8 @@ def benchmark_lines(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _align(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
 

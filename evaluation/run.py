@@ -22,7 +22,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.errors import EvaluationError, ResultsError
 from evaluation.journal import AnswerJournal, Row, model_hash
-from evaluation.output import benchmark_lines, check_plotting, effects_table, plot, table
+from evaluation.output import benchmark_lines, check_plotting, effects_table, plot, table, write
 from evaluation.public.items import Request
 from evaluation.public.registry import BENCHMARKS, PublicSuite, benchmark_named, data_folder
 from evaluation.questions import FileQuestion, load_questions, read_questions
@@ -103,7 +103,7 @@ def evaluate(
     }
     if public is not None:
         figures["benchmark"] = public.report(rows)
-    _write(outputs.figures, json.dumps(figures, indent=2) + "\n")
+    write(outputs.figures, json.dumps(figures, indent=2) + "\n")
     if outputs.picture is not None:
         plot(cell_figures, f"{asking.qwen.model_id}: accuracy against visual tokens", outputs.picture)
     return figures
@@ -236,13 +236,6 @@ def _is_evaluation(path: Path) -> bool:
         return "evaluation" in json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, TypeError):
         return False
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
 
 
 if __name__ == "__main__":

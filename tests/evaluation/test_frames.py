@@ -76,8 +76,8 @@ def test_a_part_before_the_first_frame_is_refused(tmp_path: Path) -> None:
 
 def test_only_the_chosen_frames_are_held(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     converted = []
-    real = frames._rgb
-    monkeypatch.setattr(frames, "_rgb", lambda planes: converted.append(1) or real(planes))
+    real = frames.rgb_of
+    monkeypatch.setattr(frames, "rgb_of", lambda planes: converted.append(1) or real(planes))
     frames_of(clip, Sampling(3))
     assert len(converted) == 3 < FPS * SECONDS
 

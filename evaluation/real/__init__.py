@@ -1,0 +1,1 @@
+"""Where visual tokens go on real pictures, against boxes that were labelled by eye."""
