@@ -302,6 +302,23 @@ def presence() -> str:
     return markdown(("", "own odds: yes", "surely", "calibrated: yes", "surely", "AUC", "refused by `--until`"), lines)
 
 
+def real() -> str:
+    """Shares of labelled boxes of real pictures that are seen, by strategy; at each budget."""
+    cells = {(cell["strategy"], cell["budget"], cell["class"]): cell for cell in _results("real")["cells"]}
+    names = ("face", "hand", "person", "animal", "vehicle", "words", "moving", "object")
+    lines = []
+    for strategy in dict.fromkeys(strategy for strategy, _, _ in cells):
+        by_budget = [cells[strategy, budget, "all"] for budget in SHARES]
+        intervals = [f"{100 * cell['full']['low']:.0f}–{100 * cell['full']['high']:.0f}" for cell in by_budget]
+        looks = [", ".join(f"{100 * cell[look]['mean']:.0f}" for cell in by_budget) for look in ("full", "half", "any")]
+        of_class = [
+            ", ".join(f"{100 * cells[strategy, budget, name]['full']['mean']:.0f}" for budget in SHARES)
+            for name in names
+        ]
+        lines.append((f"`{strategy}`", f"{looks[0]} % ({', '.join(intervals)})", *looks[1:], *of_class))
+    return markdown(("", "full", "half", "any", *names), lines)
+
+
 def costs() -> str:
     """Right answers of `still`, visual tokens and work of the strategies that a user would compare."""
     suite = "still"
@@ -464,6 +481,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "whole": all_questions,
     "feedback": feedback,
     "presence": presence,
+    "real": real,
     "costs": costs,
     "kinds": kinds,
     "stream-right": stream_right,

@@ -19,7 +19,7 @@ PICTURES = 24
 COLUMNS = 4
 """Pairs of pictures in a row."""
 
-CELL_PX = (176, 132)
+CELL_PX = (208, 150)
 """Width and height of one picture."""
 
 BUDGETS = (Budget(27), Budget(10))
