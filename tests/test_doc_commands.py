@@ -136,10 +136,16 @@ MODULES = [
 @pytest.mark.parametrize("command", MODULES, ids=name_of)
 def test_options_of_a_module_are_accepted(command: Command) -> None:
     module = import_module(command.words[2])
-    group = typer.Typer()
-    group.command()(module.main)
-    parsed: Any = typer.main.get_command(group)
-    parsed.make_context(command.words[2], list(command.words[3:]))
+    option_words = list(command.words[3:])
+    if hasattr(module, "__path__"):
+        parsed: Any = typer.main.get_command(import_module(f"{command.words[2]}.__main__").app)
+        if option_words and option_words[0] in parsed.commands:
+            parsed = parsed.commands[option_words.pop(0)]
+    else:
+        group = typer.Typer()
+        group.command()(module.main)
+        parsed = typer.main.get_command(group)
+    parsed.make_context(command.words[2], option_words)
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.words[0] == "make"], ids=name_of)
