@@ -14,7 +14,7 @@ SPECTRAL_SIDE = 64
 """Side of the picture whose spectrum is taken, as in the paper."""
 
 TEXELS_A_TILE = 8
-"""Side of a tile in the map of `frequency_tuned`."""
+"""Side of a tile in small maps."""
 
 
 def spectral_residual(image: Rgb, shape: tuple[int, int]) -> Map:
@@ -31,7 +31,7 @@ def spectral_residual(image: Rgb, shape: tuple[int, int]) -> Map:
     log_spectrum = np.log(np.abs(spectrum) + 1e-9)
     residual = log_spectrum - cv2.blur(log_spectrum, (3, 3))
     saliency = np.abs(np.fft.ifft2(np.exp(residual + 1j * np.angle(spectrum)))) ** 2
-    return _of_tiles(cv2.GaussianBlur(saliency.astype(np.float32), (9, 9), 2.5), shape)
+    return of_tiles(cv2.GaussianBlur(saliency.astype(np.float32), (9, 9), 2.5), shape)
 
 
 def frequency_tuned(image: Rgb, shape: tuple[int, int]) -> Map:
@@ -45,10 +45,10 @@ def frequency_tuned(image: Rgb, shape: tuple[int, int]) -> Map:
     small = cv2.resize(image, (cols * TEXELS_A_TILE, rows * TEXELS_A_TILE), interpolation=cv2.INTER_AREA)
     lab = cv2.cvtColor(small.astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
     distance = np.linalg.norm(cv2.GaussianBlur(lab, (5, 5), 0) - lab.mean(axis=(0, 1)), axis=2)
-    return _of_tiles(distance.astype(np.float32), shape)
+    return of_tiles(distance.astype(np.float32), shape)
 
 
-def _of_tiles(values: Map, shape: tuple[int, int]) -> Map:
+def of_tiles(values: Map, shape: tuple[int, int]) -> Map:
     """The mean of a map over each tile."""
     mean: Map = cv2.resize(values, (shape[1], shape[0]), interpolation=cv2.INTER_AREA)
     return mean
