@@ -13,7 +13,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -167,20 +167,25 @@ def optimisers_of(learner: Learner, recipe: Recipe) -> dict[str, torch.optim.Opt
     """
     model = set(learner.model.parameters())
     embeddings = {module.weight for module in learner.modules() if isinstance(module, torch.nn.Embedding)}
-    inner, groups = [], []
+    inner = [
+        parameter
+        for parameter in _learning(learner)
+        if parameter in model and parameter.ndim == 2 and parameter not in embeddings
+    ]
+    others = [parameter for parameter in _learning(learner) if not any(parameter is one for one in inner)]
+    groups = []
     for of_model in (True, False):
         for matrices in (True, False):
-            group = []
-            for parameter in _learning(learner):
-                if (parameter in model) != of_model or (parameter.ndim > 1) != matrices:
-                    continue
-                is_inner = of_model and parameter.ndim == 2 and parameter not in embeddings
-                (inner if is_inner else group).append(parameter)
+            group = [
+                parameter
+                for parameter in others
+                if (parameter in model) == of_model and (parameter.ndim > 1) == matrices
+            ]
             decay = recipe.weight_decay if matrices else 0.0
             groups.append({"params": group, "weight_decay": decay, "known": of_model, "full_rate": recipe.rate})
-    matrices = {"params": inner, "known": True, "full_rate": recipe.matrix_rate}
+    inner_group: dict[str, Any] = {"params": inner, "known": True, "full_rate": recipe.matrix_rate}
     return {
-        "matrices": torch.optim.Muon([matrices], weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"),
+        "matrices": torch.optim.Muon([inner_group], weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"),
         "optimiser": torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True),
     }
 

@@ -267,6 +267,33 @@ def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
     return VisualTokens(_merged(tower.merger, hidden), tuple(deepstack))
 
 
+def partly_encoded(
+    tower: Any,
+    pixels: torch.Tensor,
+    regions: torch.Tensor,
+    grid: TileGrid,
+    scale: PixelNormalisation | None,
+    blocks: int,
+) -> torch.Tensor:
+    """Return the rows of regions after the first `blocks` blocks of a tower, [B, 4K, C]; embedded patches after none.
+
+    Args:
+        tower: As in `encode_regions`, and so are the others but the last.
+        pixels: [B, K, 3, S, S].
+        regions: int [B, K, 3].
+        grid: Grid of the regions.
+        scale: Normalisation of the pixels.
+        blocks: Number of blocks.
+    """
+    rows = embed_rows(tower, pixels, regions, grid, scale)
+    attend = attend_afresh(tower, regions)
+    hidden = rows.hidden
+    for index, block in enumerate(tower.blocks[:blocks]):
+        query, key, value = _projected(block.attn, block.norm1(hidden), rows)
+        hidden = _after_attention(block, hidden, attend(index, query, key, value))
+    return hidden
+
+
 def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Steps[VisualTokens]:
     """Run rows through the blocks and mergers of a tower in steps, each of one part of the rows in one block.
 

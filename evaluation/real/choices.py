@@ -111,8 +111,8 @@ BASELINES: dict[str, Callable[[ShownFrame, int], Seen]] = {
     "ceiling": _ceiling,
 }
 """By name: `chance` is the expected value of tiles drawn evenly, `centre` the tiles nearest to the middle, `smaller`
-the whole picture scaled down to the budget, `combined` a sum of cheap maps (`combined.py`). `ceiling` knows the boxes: no choice of
-tiles has a higher mean share of them at full resolution."""
+the whole picture scaled down to the budget, `combined` a sum of cheap maps (`combined.py`). `ceiling`
+knows the boxes: no choice of tiles has a higher mean share of them at full resolution."""
 
 STRATEGIES = (*OWN, *BASELINES)
 

@@ -68,20 +68,29 @@ def barrier_distance(values: Map) -> Map:
     distance[:, [0, -1]] = 0
     highest, lowest = values.copy(), values.copy()
     rows, cols = values.shape
+    # Rows downward, columns to the right, then back; a transposed view serves for columns.
+    maps = distance, highest, lowest, values
+    columns = distance.T, highest.T, lowest.T, values.T
     for _ in range(BARRIER_PASSES):
-        for there, here in (
-            *((np.s_[row - 1, :], np.s_[row, :]) for row in range(1, rows - 1)),
-            *((np.s_[:, col - 1], np.s_[:, col]) for col in range(1, cols - 1)),
-            *((np.s_[row + 1, :], np.s_[row, :]) for row in range(rows - 2, 0, -1)),
-            *((np.s_[:, col + 1], np.s_[:, col]) for col in range(cols - 2, 0, -1)),
-        ):
-            high = np.maximum(highest[there], values[here])
-            low = np.minimum(lowest[there], values[here])
-            nearer = high - low < distance[here]
-            distance[here] = np.where(nearer, high - low, distance[here])
-            highest[here] = np.where(nearer, high, highest[here])
-            lowest[here] = np.where(nearer, low, lowest[here])
+        for row in range(1, rows - 1):
+            _relax(*maps, row, row - 1)
+        for col in range(1, cols - 1):
+            _relax(*columns, col, col - 1)
+        for row in range(rows - 2, 0, -1):
+            _relax(*maps, row, row + 1)
+        for col in range(cols - 2, 0, -1):
+            _relax(*columns, col, col + 1)
     return distance
+
+
+def _relax(distance: Map, highest: Map, lowest: Map, values: Map, here: int, there: int) -> None:
+    """Take the way over the line `there` to the line `here` where that is nearer."""
+    high = np.maximum(highest[there], values[here])
+    low = np.minimum(lowest[there], values[here])
+    nearer = high - low < distance[here]
+    distance[here] = np.where(nearer, high - low, distance[here])
+    highest[here] = np.where(nearer, high, highest[here])
+    lowest[here] = np.where(nearer, low, lowest[here])
 
 
 def centre(shape: tuple[int, int]) -> Map:
