@@ -84,7 +84,7 @@ def barrier_distance(values: Map) -> Map:
 
 
 def _relax(distance: Map, highest: Map, lowest: Map, values: Map, here: int, there: int) -> None:
-    """Take the way over the line `there` to the line `here` where that is nearer."""
+    """Let the places of the line `here` take the way over the line `there` if that is nearer."""
     high = np.maximum(highest[there], values[here])
     low = np.minimum(lowest[there], values[here])
     nearer = high - low < distance[here]
