@@ -41,8 +41,9 @@ def read_transformers_config(folder: Path) -> Any:
 def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     """Build a folder's model on the CPU with its weights, in this dtype.
 
-    Returns None if the weights do not match the model in names and shapes, or are quantised; `from_pretrained` converts
-    such weights or reports the error.
+    Returns None if the weights do not match the model in names and shapes, are quantised, or have an output of their
+    own although the configuration ties it to the embeddings; `from_pretrained` converts such weights, decides which
+    output counts, or reports the error.
     """
     config = read_transformers_config(folder)
     if getattr(config, "quantization_config", None) is not None:
@@ -56,7 +57,11 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
         if weight.dtype != dtype:
             weights[key] = mapped.convert(weight, dtype)
     model.load_state_dict(weights, strict=False, assign=True)
+    untied = model.lm_head.weight
     model.tie_weights()
+    # transformers keeps an output that differs, up to version 4 it drops it; tying here would choose for it.
+    if TIED in weights and not torch.equal(model.lm_head.weight, untied):
+        return None
     if TIED not in weights and model.lm_head.weight is not model.get_input_embeddings().weight:
         return None
     return model
