@@ -46,7 +46,7 @@ class AnswerCollator:
             for picture in model_pictures:
                 before += [*self._ids.frame_open, *[self._image_id] * picture.grid.tiles, *self._ids.frame_close]
             before += self._ids.before_query
-            query = self._plain(question)
+            query = self._plain(self._ids.shown(question))
             after = self._ids.after_query
             reply = [*self._plain(answer), int(self.tokenizer.eos_token_id)]
             pictures += model_pictures

@@ -1,8 +1,10 @@
 """Whole prompts, from chat messages and from the output of a transformers processor.
 
 A message is a mapping of `role` to a name and of `content` to text, or to a list of parts: `{"type": "text", "text":
-…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.texture.pictures.to_rgb` accepts. Text from
-messages is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
+…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.texture.pictures.to_rgb` accepts. The template
+gets the texts as they are, so that it trims them and leaves out earlier thoughts as its model expects. But text from
+messages is plain: `<|im_end|>` in it is ten characters, not the end of a turn. Only the marks of thoughts in the
+assistant's own turns are those of the template.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from arr_coc.errors import ModelError, OptionError
+from arr_coc.qwen.checkpoint import THINKING_MARKS
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.processor_inputs import ModelPicture, ProcessorInputs, check_places, picture_places, unpack
 from arr_coc.qwen.prompt import IMAGE, TEMPLATE_ERRORS, render_chat
@@ -28,6 +32,9 @@ PICTURE_KEYS = ("image", "path", "url", "image_url")
 """Keys of a picture's part that may hold it: those of transformers, qwen-vl-utils and OpenAI."""
 
 REMOTE = ("http://", "https://", "data:")
+
+_ESCAPE = "\u2042"
+"""Character around the number of a mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +55,21 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message], *, thinking: b
     Raises OptionError for invalid messages and for content other than text and pictures, errors of `to_rgb`, and
     ModelError if the template cannot be used.
     """
-    texts: list[str] = []
     pictures: list[Rgb] = []
     if not isinstance(messages, (list, tuple)) or not messages:
         raise OptionError(
             f"messages must be a list of at least one message, got {type(messages).__name__}",
             'give such as [{"role": "user", "content": "Say what happens."}]',
         )
-    templates = [_marked(message, texts, pictures) for message in messages]
+    marks = _PlainMarks(qwen)
+    templates = [_escaped(message, marks, pictures) for message in messages]
     try:
         prompt = render_chat(qwen, templates, thinking=thinking)
     except TEMPLATE_ERRORS as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} does not take these messages ({error})", "check roles and order"
         ) from error
-    pieces = tuple(_pieces(qwen, prompt, texts, pictures))
+    pieces = tuple(_pieces(qwen, prompt, marks, pictures))
     if sum(not isinstance(piece, tuple) for piece in pieces) != len(pictures):
         raise ModelError(
             f"the chat template of {qwen.model_id} does not show every picture", "use an instruct version of the model"
@@ -126,17 +133,50 @@ def _last_question(qwen: QwenVL, ids: list[int]) -> str:
     return ""
 
 
-def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str, Any]:
-    """Return the message with marks in place of its texts; append its texts to `texts`, its pictures to `pictures`."""
+class _PlainMarks:
+    """Marks that stand in the texts of messages for the characters that begin special tokens, so that neither template
+    nor tokenizer sees such tokens, even if two texts meet in one.
+
+    `special`: pattern of the tokenizer's special tokens, and of a picture.
+    """
+
+    def __init__(self, qwen: QwenVL) -> None:
+        added = qwen.tokenizer.added_tokens_decoder.values()
+        tokens = [token.content for token in added if token.special or token.content in THINKING_MARKS]
+        tokens.sort(key=len, reverse=True)  # of two that begin alike, the longer one counts
+        self.special = re.compile("|".join(map(re.escape, (IMAGE, *tokens))))
+        self._characters = "".join(sorted({_ESCAPE, *(token[0] for token in tokens)}))
+        self._pattern = re.compile(f"{'|'.join(THINKING_MARKS)}|[{re.escape(self._characters)}]")
+
+    def escape(self, text: str, *, keeps_thoughts: bool) -> str:
+        """Return text with marks; with `keeps_thoughts`, the marks of thoughts stay as they are."""
+
+        def mark(match: re.Match[str]) -> str:
+            if keeps_thoughts and match[0] in THINKING_MARKS:
+                return match[0]
+            return f"{_ESCAPE}{self._characters.index(match[0][0])}{_ESCAPE}{match[0][1:]}"
+
+        return self._pattern.sub(mark, text)
+
+    def restore(self, text: str) -> str:
+        """Return the text of `escape`."""
+        return re.sub(f"{_ESCAPE}(\\d+){_ESCAPE}", lambda match: self._characters[int(match[1])], text)
+
+
+def _escaped(message: Message, marks: _PlainMarks, pictures: list[Rgb]) -> dict[str, Any]:
+    """Return the message for the template, with its texts escaped; append its pictures to `pictures`."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or message.get("content") is None:
         raise OptionError(
             f"a message has a role and a content, got {message!r}",
             'give such as {"role": "user", "content": "Say what happens."}',
         )
+    escape = partial(marks.escape, keeps_thoughts=message["role"] == "assistant")
     content = message["content"]
+    turn = {"role": message["role"]}
+    if isinstance(message.get("reasoning_content"), str):
+        turn["reasoning_content"] = escape(message["reasoning_content"])
     if isinstance(content, str):
-        texts.append(content)
-        return {"role": message["role"], "content": _mark(len(texts) - 1)}
+        return turn | {"content": escape(content)}
     if not isinstance(content, (list, tuple)):
         raise OptionError(f"a message's content is text or a list of parts, got {type(content).__name__}")
     parts: list[dict[str, str]] = []
@@ -146,8 +186,7 @@ def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str
         else:
             kind = None
         if kind == "text" and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-            parts.append({"type": "text", "text": _mark(len(texts) - 1)})
+            parts.append({"type": "text", "text": escape(part["text"])})
         elif kind in ("image", "image_url"):
             pictures.append(pad_to_max_aspect(to_rgb(_source(part))))
             parts.append({"type": "image"})
@@ -156,7 +195,7 @@ def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str
                 f"a part of a message is text or an image, got {kind or part!r}",
                 "give a video's frames as a list of pictures with a question",
             )
-    return {"role": message["role"], "content": parts}
+    return turn | {"content": parts}
 
 
 def _source(part: Message) -> object:
@@ -182,25 +221,22 @@ def _texts_of(message: Message) -> list[str]:
     return [part["text"] for part in content if part["type"] == "text"]
 
 
-def _mark(index: int) -> str:
-    return f"\u2042text {index}\u2042"
-
-
-def _pieces(qwen: QwenVL, prompt: str, texts: list[str], pictures: list[Rgb]) -> Iterator[Ids | Rgb]:
-    """Yield token ids and pictures of a prompt whose texts are marks; text between pictures is one piece."""
+def _pieces(qwen: QwenVL, prompt: str, marks: _PlainMarks, pictures: list[Rgb]) -> Iterator[Ids | Rgb]:
+    """Yield token ids and pictures of a prompt with escaped texts; text between pictures is one piece."""
     opening = qwen.token_ids("<|vision_start|>")
     closing = qwen.token_ids("<|vision_end|>")
     waiting = iter(pictures)
     ids = list[int]()
-    for piece in re.split(f"({re.escape(IMAGE)}|\u2042text \\d+\u2042)", prompt):
-        if piece == IMAGE:
-            yield tuple([*ids, *opening])
-            if (picture := next(waiting, None)) is None:
-                raise ModelError(f"the chat template of {qwen.model_id} shows a picture that no message has")
-            yield picture
-            ids = [*closing]
-        elif piece.startswith("\u2042"):
-            ids += qwen.plain_token_ids(texts[int(piece[6:-1])])
-        else:
-            ids += qwen.token_ids(piece)
-    yield tuple(ids)
+    end = 0
+    for special in marks.special.finditer(prompt):
+        ids += qwen.plain_token_ids(marks.restore(prompt[end : special.start()]))
+        end = special.end()
+        if special[0] != IMAGE:
+            ids += qwen.token_ids(special[0])
+            continue
+        yield tuple([*ids, *opening])
+        if (picture := next(waiting, None)) is None:
+            raise ModelError(f"the chat template of {qwen.model_id} shows a picture that no message has")
+        yield picture
+        ids = [*closing]
+    yield tuple([*ids, *qwen.plain_token_ids(marks.restore(prompt[end:]))])

@@ -58,13 +58,19 @@ _QUERY = "\u2042query\u2042"
 
 @dataclass(frozen=True, slots=True)
 class PromptIds:
-    """Token ids of a prompt around the tokens of its frames and query."""
+    """Token ids of a prompt around the tokens of its frames and query. `trims`: the template leaves out white space at
+    the end of a question, as that of Qwen3.5 does."""
 
     head: tuple[int, ...]
     frame_open: tuple[int, ...]
     frame_close: tuple[int, ...]
     before_query: tuple[int, ...]
     after_query: tuple[int, ...]
+    trims: bool = False
+
+    def shown(self, query: str) -> str:
+        """Return a question as the template shows it."""
+        return query.rstrip() if self.trims else query
 
 
 def prompt_ids(qwen: QwenVL, system: str | None, *, thinking: bool = False) -> PromptIds:
@@ -73,7 +79,7 @@ def prompt_ids(qwen: QwenVL, system: str | None, *, thinking: bool = False) -> P
 
     Raises ModelError if the tokenizer has no chat template, or one that shows no images.
     """
-    content = [{"type": "image"}, {"type": "text", "text": _QUERY}]
+    content = [{"type": "image"}, {"type": "text", "text": f"{_QUERY} "}]
     messages: list[dict[str, object]] = [{"role": "user", "content": content}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
@@ -89,8 +95,16 @@ def prompt_ids(qwen: QwenVL, system: str | None, *, thinking: bool = False) -> P
     before_query, query, after_query = rest.partition(_QUERY)
     if not image or not query:
         raise ModelError(f"the chat template of {qwen.model_id} shows no image", "use an instruct version of the model")
-    ids = (qwen.token_ids(piece) for piece in (head, "<|vision_start|>", "<|vision_end|>", before_query, after_query))
-    return PromptIds(*(tuple(piece) for piece in ids))
+    trims = not after_query.startswith(" ")
+    after_query = after_query.removeprefix(" ")
+    return PromptIds(
+        head=tuple(qwen.token_ids(head)),
+        frame_open=tuple(qwen.token_ids("<|vision_start|>")),
+        frame_close=tuple(qwen.token_ids("<|vision_end|>")),
+        before_query=tuple(qwen.token_ids(before_query)),
+        after_query=tuple(qwen.token_ids(after_query)),
+        trims=trims,
+    )
 
 
 def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]], *, thinking: bool = False) -> str:
@@ -479,7 +493,7 @@ class PromptBuilder:
     def question(self, query: str, *, at_once: bool = False) -> list[int]:
         """Return the ids that follow the frames; with `at_once` the answer begins without thoughts."""
         ids = self._at_once if at_once else self.ids
-        return [*ids.before_query, *self._qwen.plain_token_ids(query), *ids.after_query]
+        return [*ids.before_query, *self._qwen.plain_token_ids(ids.shown(query)), *ids.after_query]
 
     @property
     def memory(self) -> VisualMemory | None:

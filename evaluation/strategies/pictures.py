@@ -66,7 +66,7 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
             tiles.append(view.grid.tiles)
     explanation = frames[-1].explanation
     text = f"{explanation}\n{ask.text}" if explanation else ask.text
-    part.text([*ids.before_query, *qwen.plain_token_ids(text), *ids.after_query])
+    part.text([*ids.before_query, *qwen.plain_token_ids(ids.shown(text)), *ids.after_query])
     prefill = staged_prefill(qwen, part, places)
     text, first_s = speak(qwen, prefill, part.position, ask.max_tokens)
     costs = Costs(qwen)

@@ -35,7 +35,7 @@ class EvalPrompt:
         self._head, self._close = ids.head, ids.frame_close
         headings = [qwen.token_ids(time_text(view.stamp.media_ns)) if len(views) > 1 else [] for view in views]
         self._openings = [[*heading, *ids.frame_open] for heading in headings]
-        query_ids, self._after_query = qwen.plain_token_ids(query), ids.after_query
+        query_ids, self._after_query = qwen.plain_token_ids(ids.shown(query)), ids.after_query
         self._rest = [*ids.before_query, *query_ids, *self._after_query]
         self._query_tokens = len(query_ids)
         around_frames = sum(len(opening) + len(self._close) for opening in self._openings)

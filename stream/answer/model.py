@@ -82,8 +82,9 @@ class ClientQuestion:
 
 
 def history_text(history: Sequence[PastAnswer]) -> str:
-    """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
-    texts = [(answer.media_ns, without_thoughts(answer.text)) for answer in history]
+    """Return earlier answers, without their thoughts and the white space around them, as the text before a question;
+    empty if there are none."""
+    texts = [(answer.media_ns, without_thoughts(answer.text).strip()) for answer in history]
     lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]
     if lines:
         return "".join(["Earlier answers:\n", *lines])

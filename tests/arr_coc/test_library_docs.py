@@ -29,6 +29,7 @@ def test_every_example_runs(
     for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), names)
     assert len(names["results"]) == 2
+    assert len(names["answers"]) == 1
     assert names["out"].relevance.shape == (1, 32, 32)
     output = capsys.readouterr().out
     assert not frames

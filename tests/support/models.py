@@ -60,6 +60,30 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}"
 )
 
+TRIMMING_TEMPLATE = (
+    "{%- macro shown(content) -%}{%- if content is string -%}{{ content }}{%- else -%}{%- for part in content -%}"
+    "{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>{%- else -%}{{ part.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}{%- endmacro -%}"
+    "{%- set last = namespace(user=0) -%}"
+    "{%- for message in messages -%}{%- if message.role == 'user' -%}{%- set last.user = loop.index0 -%}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- for message in messages -%}{%- set content = shown(message.content) | trim -%}"
+    "{%- set thoughts = '' -%}"
+    "{%- if message.role == 'assistant' -%}"
+    "{%- if message.reasoning_content is string -%}{%- set thoughts = message.reasoning_content | trim -%}"
+    "{%- elif '</think>' in content -%}"
+    "{%- set thoughts = content.split('</think>')[0].split('<think>')[-1] | trim -%}"
+    "{%- set content = content.split('</think>')[-1].lstrip('\n') -%}{%- endif -%}"
+    "{%- if loop.index0 > last.user -%}"
+    "{%- set content = '<think>\n' + thoughts + '\n</think>\n\n' + content -%}{%- endif -%}{%- endif -%}"
+    "{{ '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}"
+    "{%- else -%}{{ '<think>\n' }}{%- endif -%}{%- endif -%}"
+)
+"""Template with the rules of Qwen3.5's: white space around texts is left out, and so are the thoughts of answers before
+the last question; a switch ends the new answer's at once."""
+
 HEAD_DIM = 32
 VOCABULARY = 512
 

@@ -250,7 +250,7 @@ def test_hidden_thoughts_without_an_answer_are_reported_once(thinking: Thinking,
 
 
 def test_earlier_answers_are_given_without_their_thoughts() -> None:
-    history = (PastAnswer(0, "a red</think>\n\na circle"), PastAnswer(1, "a square"), PastAnswer(2, "only</think>"))
+    history = (PastAnswer(0, "a red</think>\n\na circle"), PastAnswer(1, " a square\n"), PastAnswer(2, "only</think>"))
     assert history_text(history) == "Earlier answers:\n<0.0 seconds> a circle\n<0.0 seconds> a square\n"
 
 

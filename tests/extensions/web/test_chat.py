@@ -106,7 +106,7 @@ def test_a_conversation_is_put_before_the_question_as_far_as_it_fits(run: Served
     turns = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "x" * QUERY_LIMIT_CHARS},
-        {"role": "assistant", "content": "A cat."},
+        {"role": "assistant", "content": "<think>\nA dog?\n</think>\n\nA cat."},
     ]
     question(run, *turns, user("Which colour?"))
     assert run.run.commands[-1].query == "assistant: A cat.\nuser: Which colour?"

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from stream.answer.model import without_thoughts
 from stream.events import SideAnswer, SideText
 from stream.extensions.web.access import WebAccess
 from stream.extensions.web.chat.questions import QuestionRefused, chosen_camera, named_cameras
@@ -143,8 +144,9 @@ def _read_address(url: str) -> tuple[str, float | None]:
 
 
 def question_of(messages: list[ChatMessage]) -> str:
-    """Return the question of a conversation: the last message of the user, after as many earlier turns as fit into
-    QUERY_LIMIT_CHARS. Raises QuestionRefused if the last message is not the user's, or too long."""
+    """Return the question of a conversation: the last message of the user, after as many earlier turns, without their
+    thoughts, as fit into QUERY_LIMIT_CHARS. Raises QuestionRefused if the last message is too long or not the user's.
+    """
     turns = [(message.role, text) for message in messages if (text := _text_of(message))]
     if not turns or turns[-1][0] != "user":
         raise QuestionRefused("the last message has to be the user's question, as text", 400)
@@ -162,8 +164,12 @@ def question_of(messages: list[ChatMessage]) -> str:
 
 def _text_of(message: ChatMessage) -> str:
     if isinstance(message.content, list):
-        return "\n".join(part.text for part in message.content if part.text).strip()
-    return (message.content or "").strip()
+        text = "\n".join(part.text for part in message.content if part.text)
+    else:
+        text = message.content or ""
+    if message.role == "assistant":
+        text = without_thoughts(text)
+    return text.strip()
 
 
 def chat_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
