@@ -1,6 +1,7 @@
 """Resize of pictures as in Qwen's image processor.
 
-Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; tests compare the two.
+Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; tests compare the two. It is what transformers
+takes without torchvision. `preprocess.resize_exactly` is its other form.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def pad_to_max_aspect(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def resize_image(image: npt.NDArray[np.uint8], height_px: int, width_px: int) -> npt.NDArray[np.uint8]:
-    """Resize a picture by Pillow's bicubic filter with antialiasing, as Qwen's processor does.
+    """Resize a picture by Pillow's bicubic filter with antialiasing, as Qwen's processor does without torchvision.
 
     Args:
         image: uint8 [H, W, 3].

@@ -48,8 +48,8 @@ class AllocatedFrame:
 class FrameAllocator:
     """Texture and allocator of one stream, without the threads and processes of a run.
 
-    With the option `memory`, and for the strategy `evs`, each packet is taken to be shown. Raises BudgetError,
-    StrategyError, and ValueError for options that do not hold.
+    With the option `memory`, and for the strategies `evs` and `querystream`, each packet is taken to be shown. Raises
+    BudgetError, StrategyError, and ValueError for options that do not hold.
     """
 
     def __init__(
@@ -153,7 +153,11 @@ class PictureAllocator:
         """
         prep = self._preprocessing
         image, grid = prep.fit(picture)
-        planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
+        if prep.tile_px == TILE_PX:
+            source = image  # the texture holds the tokens' pixels
+        else:
+            source = picture
+        planes = FramePlanes("rgb", (resize_image(source, grid.height_px, grid.width_px),))
         try:
             frame = self._frames.allocate(planes, stamp)
         except BudgetError:

@@ -114,8 +114,12 @@ class Stream:
         """
         (picture,) = (pad_to_max_aspect(picture) for picture in to_frames([frame]))
         self._picture = picture
-        _, grid = self._qwen.preprocessing.fit(picture)
-        planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
+        image, grid = self._qwen.preprocessing.fit(picture)
+        if self._qwen.preprocessing.tile_px == TILE_PX:
+            source = image  # the texture holds the tokens' pixels
+        else:
+            source = picture
+        planes = FramePlanes("rgb", (resize_image(source, grid.height_px, grid.width_px),))
         stamp = FrameStamp(self._frames, round(time_s * NS_PER_S), round(time_s * NS_PER_S))
         self._frames += 1
         self._has_read_all = False

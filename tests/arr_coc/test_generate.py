@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 from transformers import GenerationConfig
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, ShapeError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.text_stream import TextStream
+from tests.support.image_processor import ExactImageProcessor
 from tests.support.models import FAMILIES, tiny_qwen
 
 QUERY = "Is the cat sleeping?"
@@ -40,9 +40,7 @@ def processed(model: ARRCOCQwen, prompts: list[str], pictures: list[np.ndarray])
     scale = {"image_mean": prep.scale.mean, "image_std": prep.scale.std}
     images = {}
     if pictures:
-        images = dict(
-            Qwen2VLImageProcessorPil(patch_size=prep.patch_px, size=size, **scale)(pictures, return_tensors="pt")
-        )
+        images = dict(ExactImageProcessor(patch_size=prep.patch_px, size=size, **scale)(pictures, return_tensors="pt"))
     tiles = iter(int(grid.prod()) // 4 for grid in images.get("image_grid_thw", ()))
     texts = []
     for prompt in prompts:

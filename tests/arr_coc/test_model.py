@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.budget import TokenLimits
 from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError, StrategyError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.types import Encode
+from tests.support.image_processor import ExactImageProcessor
 from tests.support.models import FAMILIES, tiny_folder, tiny_qwen
 
 QUERY = "Is the cat sleeping?"
@@ -40,7 +40,7 @@ def picture() -> np.ndarray:
 
 def stock_answer(model: ARRCOCQwen, picture: np.ndarray, max_tokens: int) -> str:
     prep, tokenizer = model.qwen.preprocessing, model.qwen.tokenizer
-    processor = Qwen2VLImageProcessorPil(
+    processor = ExactImageProcessor(
         patch_size=prep.patch_px,
         size={"shortest_edge": prep.min_px, "longest_edge": prep.max_px},
         image_mean=prep.scale.mean,

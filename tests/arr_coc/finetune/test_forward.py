@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError
 from arr_coc.finetune.collator import AnswerCollator
@@ -16,6 +15,7 @@ from arr_coc.finetune.module import TrainableQwen
 from arr_coc.finetune.sequences import question_ids
 from arr_coc.qwen.processor_inputs import picture_places
 from arr_coc.qwen.qwenvl import QwenVL
+from tests.support.image_processor import ExactImageProcessor
 from tests.support.models import FAMILIES, tiny_qwen
 
 QUESTIONS = ("Is the cat sleeping?", "What is the number in the upper left? there are two green squares below")
@@ -33,7 +33,7 @@ def pictures() -> list[np.ndarray]:
 def processed(qwen: QwenVL, images: list[np.ndarray]) -> dict[str, torch.Tensor]:
     """The stock processor's `pixel_values` and `image_grid_thw`."""
     prep = qwen.preprocessing
-    processor = Qwen2VLImageProcessorPil(
+    processor = ExactImageProcessor(
         patch_size=prep.patch_px,
         size={"shortest_edge": prep.min_px, "longest_edge": prep.max_px},
         image_mean=prep.scale.mean,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import (
+    PixelNormalisation,
     Preprocessing,
     after_frame,
     grid_regions,
@@ -105,6 +107,49 @@ def test_equals_the_stock_processor(tmp_path: Path, patch_px: int, statistics: d
     patches = to_patches(preprocessing.scale(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
     assert expected["image_grid_thw"].tolist() == [[1, fitted[0] // patch_px, fitted[1] // patch_px]]
     torch.testing.assert_close(patches, expected["pixel_values"], atol=0, rtol=0)
+
+
+PICTURES = [(480, 640), (720, 1280), (517, 333), (1080, 1920)]
+"""Height and width of usual pictures."""
+
+
+def usual_picture(size: tuple[int, int], noise: bool) -> np.ndarray:
+    rng = np.random.default_rng(sum(size))
+    if noise:
+        return rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+    return cv2.resize(rng.integers(0, 256, (size[0] // 16, size[1] // 16, 3), dtype=np.uint8), size[::-1])
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("tile_px", [28, 32])
+@pytest.mark.parametrize("size", PICTURES)
+def test_pictures_are_resized_by_the_filter_of_torchvision(size: tuple[int, int], tile_px: int, noise: bool) -> None:
+    """torchvision's `resize` of 8-bit pictures calls this one on the CPU."""
+    picture = usual_picture(size, noise)
+    fitted, grid = Preprocessing(tile_px // 2, PixelNormalisation(), 56 * 56, 640 * 400).fit(picture)
+    channels_first = torch.from_numpy(picture).permute(2, 0, 1).contiguous()[None]
+    expected = torch.nn.functional.interpolate(channels_first, fitted.shape[:2], mode="bicubic", antialias=True)[0]
+    assert grid.tiles * tile_px**2 == fitted.shape[0] * fitted.shape[1]
+    assert np.array_equal(fitted, expected.permute(1, 2, 0).numpy())
+    if noise and fitted.shape != picture.shape:
+        assert not np.array_equal(fitted, resize_image(picture, *fitted.shape[:2])), "Pillow's rounds differently"
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("tile_px", [28, 32])
+@pytest.mark.parametrize("size", PICTURES)
+def test_pictures_are_those_of_the_processor_with_torchvision(size: tuple[int, int], tile_px: int, noise: bool) -> None:
+    pytest.importorskip("torchvision", reason="without torchvision transformers has only the form with Pillow")
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+
+    limits = {"shortest_edge": 56 * 56, "longest_edge": 640 * 400}
+    processor = Qwen2VLImageProcessor(patch_size=tile_px // 2, size=limits, **HALF)
+    picture = usual_picture(size, noise)
+    expected = processor([picture], return_tensors="pt")["pixel_values"]
+    preprocessing = Preprocessing(tile_px // 2, PixelNormalisation(), 56 * 56, 640 * 400)
+    tiles = to_tiles(torch.from_numpy(preprocessing.fit(picture)[0].copy()), tile_px)
+    patches = to_patches(preprocessing.scale(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
+    torch.testing.assert_close(patches, expected, atol=1e-6, rtol=0)
 
 
 @settings(max_examples=200)
