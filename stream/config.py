@@ -209,11 +209,11 @@ class AllocateConfig(Section):
     """Choice of visual tokens."""
 
     strategy: Annotated[
-        Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs"],
+        Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs", "querystream"],
         Option("--strategy NAME", "Allocation strategy: {choices}. [{default}]"),
     ] = "auto"
     """`auto`: `foveated` from 64 tokens on for a model that knows coarse tokens, else `mixed`. `evs`: what changed
-    since the last answer. docs/models.md explains each."""
+    since the last answer; `querystream`: of that, what is relevant to the question. docs/models.md explains each."""
     budget: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=f"^{SHARE_PATTERN}$")],
         Option("--budget N", "Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]", also="doctor"),

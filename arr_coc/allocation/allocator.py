@@ -16,7 +16,7 @@ from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector,
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.group import GroupOfPictures, GroupOptions
 from arr_coc.allocation.history import HistoryTracker
-from arr_coc.allocation.strategies import STRATEGIES_ON_DEVICE, check_strategy
+from arr_coc.allocation.strategies import COMPARING, STRATEGIES_ON_DEVICE, check_strategy
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none
@@ -302,7 +302,8 @@ class StreamAllocator:
         self.mark_shown()
 
     def mark_shown(self) -> None:
-        """The newest frame's tokens are shown to a model: the strategy `evs` compares later frames with it."""
+        """The newest frame's tokens are shown to a model: the strategies `evs` and `querystream` compare later
+        frames with it."""
         if self._memory is not None and self._memory.picture is not None:
             self._memory.picture.mark()
 
@@ -446,6 +447,7 @@ class StreamAllocator:
         options = self.options
         if self._memory is None or self._memory.epoch != epoch:
             selector = SelectorOptions(options.strategy, self._tensions, options.levels, options.seed, options.glance)
+            weight = COMPARING.get(options.strategy)
             self._last, self._memory = (
                 None,
                 _EpochMemory(
@@ -457,7 +459,7 @@ class StreamAllocator:
                     exploration=ExplorationTracker(self._maps),
                     selector=RegionSelector(selector),
                     history=None if self.channels == "core13" else HistoryTracker(),
-                    picture=ComparedPicture() if options.strategy == "evs" else None,
+                    picture=None if weight is None else ComparedPicture(weight),
                 ),
             )
             self._glances.reset()
@@ -562,8 +564,8 @@ class StreamAllocator:
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
     """Return True if frames with these options can be allocated on a device.
 
-    The host's own are: channels of the past (`full40`), wide tokens, the strategies `fixation` and `evs`, and questions
-    about a part of the picture.
+    The host's own are: channels of the past (`full40`), wide tokens, the strategies `fixation`, `evs` and
+    `querystream`, and questions about a part of the picture.
     """
     if options.zones is not None and options.zones.focus:
         return False

@@ -125,12 +125,18 @@ def _largest(values: Change, count: int) -> Tiles:
 
 
 class ComparedPicture:
-    """The picture of one epoch's frame that was shown to a model last, and that of the newest frame."""
+    """The picture of one epoch's frame that was shown to a model last, and that of the newest frame.
 
-    def __init__(self) -> None:
+    `weight`: that of a frame that is shown, in the picture that later ones are compared with; with less than 1, this
+    is a mean of those shown so far, in which the older ones fade.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self._weight = weight
         self._versions: TileVersions | None = None
         self._newest: npt.NDArray[np.uint8] | None = None
         self._reference: npt.NDArray[np.uint8] | None = None
+        self._mean: npt.NDArray[np.float32] | None = None
         self._change: torch.Tensor | None = None
 
     def change(self, view: TextureView) -> torch.Tensor | None:
@@ -148,6 +154,14 @@ class ComparedPicture:
         return self._change
 
     def mark(self) -> None:
-        """The newest frame is shown: later ones are compared with it."""
-        self._reference = self._newest
+        """The newest frame is shown: later ones are compared with it, or with the mean that it is part of."""
         self._change = None
+        if self._weight == 1 or self._newest is None:
+            self._reference = self._newest
+            return
+        newest = self._newest.astype(np.float32)
+        if self._mean is None:
+            self._mean = newest
+        else:
+            self._mean += np.float32(self._weight) * (newest - self._mean)
+        self._reference = np.rint(self._mean).astype(np.uint8)

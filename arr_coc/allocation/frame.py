@@ -159,7 +159,8 @@ class SelectionInputs:
     semantic-void guard judges; without it, the map. `fixation` looks at its last map, entropy.
     `prior` [3, gh, gw] is what answers taught: attention, similarity and trust. `lines` [2, gh, gw], as `line_strength`
     gives it, lets wide and tall regions show lines of text. `within` bool [gh, gw], in host memory: the tiles that the
-    question is about, if that are not all. `change` float32 [gh, gw]: since the frame that was shown before, for `evs`.
+    question is about, if that are not all. `change` float32 [gh, gw]: since the frame that was shown before, for `evs`
+    and `querystream`.
     """
 
     options: SelectorOptions
@@ -349,7 +350,8 @@ class RegionSelector:
             prior: Attention, similarity and trust, float32 [3, gh, gw]; None before the first answer.
             lines: Strength of lines of text, float32 [2, gh, gw]; None: no wide and tall regions.
             within: Tiles that the question is about, bool [gh, gw] in host memory; None for all.
-            change: Change of the tiles since the frame that was shown before, float32 [gh, gw], for `evs`.
+            change: Change of the tiles since the frame that was shown before, float32 [gh, gw], for `evs` and
+                `querystream`.
         """
         memory = self._memory
         maps = staleness, appearance, prior, lines

@@ -10,6 +10,7 @@
 | `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
 | `random` | K tiles drawn with `seed` |
 | `evs` | the K tiles that changed most since the frame shown before (`evs.py`) |
+| `querystream` | the K most relevant of the tiles that differ from what was shown (`querystream.py`) |
 | `auto` | `topk` if glances are made, `grid` for a void; else `foveated` if the model knows levels and has 64 tokens
 or more, else `mixed` |
 """
@@ -27,6 +28,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.evs import changed_tiles
+from arr_coc.allocation.querystream import HISTORY_WEIGHT, relevant_news
 from arr_coc.allocation.text_lines import line_pairs, line_tree
 from arr_coc.errors import StrategyError
 from arr_coc.texture.covers import DULL, CoverTree, fixation_cover, fixation_point, pyramid_means, quadtree, top_level
@@ -43,13 +45,16 @@ from arr_coc.texture.regions import (
 )
 from arr_coc.types import LEVELS
 
-Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs"]
+Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs", "querystream"]
 
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name not in ("fixation", "evs"))
+COMPARING = {"evs": 1.0, "querystream": HISTORY_WEIGHT}
+"""Strategies that compare a frame with those shown before, and the weight of one of these in what is compared with."""
+
+STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name != "fixation" and name not in COMPARING)
 """Strategies that a device can choose by. The host has to know the place that `fixation` follows, and keeps the picture
-that `evs` compares with."""
+that frames are compared with."""
 
 COVER_TOKENS = 64
 """Budget from which `auto` covers the whole frame. With fewer tokens, a cover leaves hardly a tile sharp, and the
@@ -69,7 +74,8 @@ class AllocationHistory:
 
     `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `staleness`: how much each
     tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `staleness`.
-    `change`: by how much each tile changed since the frame that was shown before, float32 [gh, gw]; for `evs`.
+    `change`: by how much each tile changed since the frame that was shown before, or differs from a mean of those
+    shown, float32 [gh, gw]; for `evs` and `querystream`.
     """
 
     previous: torch.Tensor | None = None
@@ -443,6 +449,15 @@ def evs(request: AllocationRequest) -> RegionChoice:
     return of_tiles(request, torch.from_numpy(tiles), request.tokens)
 
 
+def querystream(request: AllocationRequest) -> RegionChoice:
+    if request.memory.change is None:
+        novelty = None
+    else:
+        novelty = request.memory.change.numpy()
+    tiles = relevant_news(request.relevance.numpy(), novelty, request.tokens)
+    return of_tiles(request, torch.from_numpy(tiles), request.tokens)
+
+
 _STRATEGIES: dict[str, Callable[[AllocationRequest], RegionChoice]] = {
     "topk": topk,
     "mixed": mixed,
@@ -452,4 +467,5 @@ _STRATEGIES: dict[str, Callable[[AllocationRequest], RegionChoice]] = {
     "uniform": uniform,
     "random": random,
     "evs": evs,
+    "querystream": querystream,
 }

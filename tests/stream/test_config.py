@@ -142,7 +142,7 @@ def test_a_budget_is_a_number_a_word_or_a_share(value: object) -> None:
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"be 'auto', .* or 'evs', got 'best'"):
+    with pytest.raises(ConfigError, match=r"be 'auto', .* or 'querystream', got 'best'"):
         build_config([layer_from_option("--strategy", "allocate.strategy", "best")])
 
 

@@ -1,4 +1,4 @@
-"""Runs with `--strategy evs`: what changed is shown, a cut is covered, and a recording gives the same answers."""
+"""Runs with `--strategy evs` and `querystream`: changes are shown, a cut begins anew, a recording answers the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from arr_coc.allocation.evs import even_lattice
 from stream.cli import main
@@ -14,10 +15,10 @@ from stream.cli import main
 GRID = (12, 20)
 
 
-def reasons(folder: Path, *options: str) -> list[dict[str, Any]]:
+def reasons(folder: Path, *options: str, strategy: str = "evs") -> list[dict[str, Any]]:
     """The `why` lines of the demo, one an answer."""
     path = folder / "why.jsonl"
-    run = ["caption", "scene:demo", "--strategy", "evs", "--max-frames", "120", "--every", "2", "--why", str(path)]
+    run = ["caption", "scene:demo", "--strategy", strategy, "--max-frames", "120", "--every", "2", "--why", str(path)]
     assert main([*run, *options]) == 0
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
@@ -43,7 +44,17 @@ def test_the_demo_shows_what_changed_since_the_last_answer_and_covers_a_cut(tmp_
     assert np.array_equal(others[2], lattice), "the first frame after the cut"
 
 
-def test_a_recording_gives_the_same_answers(tmp_path: Path) -> None:
+def test_querystream_shows_relevant_news(tmp_path: Path) -> None:
+    answered = reasons(tmp_path, "--no-memory", strategy="querystream")
+    assert {reason["strategy"] for reason in answered} == {"querystream"}
+    tiles = [shown(reason) for reason in answered]
+    assert len({int(mask.sum()) for mask in tiles}) == 1
+    assert not np.array_equal(tiles[0], tiles[1])
+
+
+@pytest.mark.parametrize("strategy", ["evs", "querystream"])
+def test_a_recording_gives_the_same_answers(tmp_path: Path, strategy: str) -> None:
     recording = tmp_path / "recording"
-    reasons(tmp_path, "--until", "is there a green star?", "--go-on", "--record", str(recording))
+    options = ("--until", "is there a green star?", "--go-on", "--record", str(recording))
+    reasons(tmp_path, *options, strategy=strategy)
     assert main(["replay", str(recording)]) == 0
