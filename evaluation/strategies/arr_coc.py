@@ -175,6 +175,9 @@ ARR_COC = Strategy("arr-coc", _answer, encodes=ENCODES)
 ARR_COC_FOVEATED = Strategy("arr-coc-foveated", partial(_answer, strategy="foveated"), encodes=ENCODES)
 ARR_COC_MIXED = Strategy("arr-coc-mixed", partial(_answer, strategy="mixed"), encodes=ENCODES)
 ARR_COC_TOPK = Strategy("arr-coc-topk", partial(_answer, strategy="topk"), encodes=ENCODES)
+ARR_COC_QUERYSTREAM = Strategy(
+    "arr-coc-querystream", partial(_answer, strategy="querystream", streaming=True), encodes=ENCODES
+)
 ARR_COC_GLANCE = Strategy("arr-coc-glance", partial(_answer_glanced, options=GlanceOptions()), encodes=("sparse",))
 ARR_COC_GLANCE_KEEP = Strategy(
     "arr-coc-glance-keep", partial(_answer_glanced, options=GlanceOptions(keep=True)), encodes=("sparse",)

@@ -14,6 +14,7 @@ from evaluation.strategies.arr_coc import (
     ARR_COC_GLANCE_KEEP,
     ARR_COC_GLANCE_SIMILARITY,
     ARR_COC_MIXED,
+    ARR_COC_QUERYSTREAM,
     ARR_COC_STREAM,
     ARR_COC_TOPK,
 )
@@ -32,6 +33,7 @@ STRATEGIES: dict[str, Strategy] = {
         ARR_COC_FOVEATED,
         ARR_COC_MIXED,
         ARR_COC_TOPK,
+        ARR_COC_QUERYSTREAM,
         ARR_COC_GLANCE,
         ARR_COC_GLANCE_KEEP,
         ARR_COC_GLANCE_DROP,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -37,6 +37,11 @@ class Pruner(ABC):
         fewer. By default they are chosen before the first layer."""
         return {0: budget}
 
+    def adapt(self, candidates: Candidates, counts: Sequence[int]) -> int:
+        """Return how many tokens a cut leaves, by what is there: of the counts of this cut and the later ones, by
+        default the first. The last cut leaves the last count."""
+        return counts[0]
+
     def counts(self, layers: int, tokens: int, budget: int) -> Mapping[int, int]:
         """Return the schedule, as far as the model has such layers; nothing if the budget pays all tokens."""
         if budget >= tokens:
@@ -56,7 +61,7 @@ class Pruner(ABC):
         part, places = prompt.with_frames(frames)
         tokens = sum(place.stop - place.start for place in places)
         counts = self.counts(len(qwen.language_model.layers), tokens, sum(budgets))
-        cuts = Cuts(counts, self.choose, prompt.question_rows(part), budgets)
+        cuts = Cuts(counts, self.choose, prompt.question_rows(part), budgets, self.adapt)
         prefill = staged_prefill(qwen, part, places, cuts)
         text, first_s = speak(qwen, prefill, part.position, ask.max_tokens)
         costs = Costs(qwen)

@@ -1,7 +1,7 @@
 """Prefill layer by layer, with visual tokens that leave on the way, and decoding after it.
 
-The stock decoder layers are called one by one. What is left at a cut keeps its position; the cache of each layer holds
-what went through it.
+The stock decoder layers are called one by one. What is left at a cut keeps its position, also a token that stands for
+several; the cache of each layer holds what went through it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.attention import attention_weights, last_query
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import PromptPart, choose_finite, decode_one_token, not_finite
+from arr_coc.qwen.decode import PromptPart, choose_finite, decode_one_token, not_finite, projected_query
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.options import Decoding
-from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.qwen.text_stream import TextStream
 from evaluation.errors import EvaluationError
 
@@ -70,14 +70,28 @@ class LayerPass:
         query = last_query(self.qwen.family, self.layer.self_attn, entering, self.rotary)
         return attention_weights(query, self.keys).mean(dim=(0, 1))
 
+    def attention_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Attention of text tokens, `rows` int64 [M], on all, mean over heads: float32 [M, L]."""
+        attention = self.layer.self_attn
+        entering = self.layer.input_layernorm(self.entering[0, rows])
+        queries, _ = projected_query(self.qwen.family, attention, entering)
+        cos, sin = (part.flatten(0, -3)[0][rows, None] for part in self.rotary)  # the axes of text agree
+        places = torch.arange(self.keys.shape[1], device=rows.device)
+        weights = [
+            attention_weights(query, self.keys, places <= row).mean(dim=(0, 1))
+            for query, row in zip(rotate_native(queries, cos, sin), rows, strict=True)
+        ]
+        return torch.stack(weights)
+
 
 class Candidates:
     """The N visual tokens before a cut, from which a method chooses, and what it may look at; products are charged.
 
     `states` [L, D]: all tokens of the prompt that are still there, as they enter the next layer; before the first layer
     they are embeddings. `visual` int64 [N] and `question` int64 [M]: rows of the visual tokens, and of the question's
-    own. `frames`: rows of each frame's tokens in `visual`, of which the budget pays `budgets`. `flops`: what the choice
-    was charged so far.
+    own. `frames`: rows of each frame's tokens in `visual`, of which the budget pays `budgets`. `embeddings`: those of
+    all visual tokens [N0, D] and of the question [M, D] before the first layer. `flops`: what the choice was charged so
+    far. `merged`: rows of the visual tokens that stand for others from here on, int64 [C], and their states [C, D].
     """
 
     def __init__(
@@ -88,11 +102,15 @@ class Candidates:
         frames: Sequence[slice],
         budgets: Sequence[int],
         before: LayerPass | None,
+        embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
         self.states, self.visual, self.question = states, visual, question
         self.frames, self.budgets = frames, budgets
+        self.embeddings = embeddings or (states[visual], states[question])
         self.flops = 0
+        self.merged: tuple[torch.Tensor, torch.Tensor] | None = None
         self._before = before
+        self._question_attention: torch.Tensor | None = None
 
     def charge(self, flops: int) -> None:
         """Count operations of the choice: products, not element-wise work."""
@@ -108,6 +126,19 @@ class Candidates:
         before = self._layer_before()
         self.charge(Costs(before.qwen).attention_row(len(self.states)))
         return before.last_attention()[self.visual]
+
+    def question_attention(self) -> torch.Tensor:
+        """Return the attention that each of the question's own tokens pays each visual token in the layer before:
+        float32 [M, N]. It is charged once."""
+        if self._question_attention is None:
+            before = self._layer_before()
+            self.charge(len(self.question) * Costs(before.qwen).attention_row(len(self.states)))
+            self._question_attention = before.attention_of(self.question)[:, self.visual]
+        return self._question_attention
+
+    def merge(self, rows: torch.Tensor, states: torch.Tensor) -> None:
+        """Have the visual tokens `rows` int64 [C], which are of the choice, go on with other `states` [C, D]."""
+        self.merged = rows, states
 
     def normalised(self) -> torch.Tensor:
         """Return `states` after the language model's last norm: [L, D]."""
@@ -127,12 +158,14 @@ class Candidates:
 class Cuts:
     """`counts[i]` visual tokens go into layer i and those after it, by what `choose` says: (candidates, count) → int64
     [count], rows of the visual tokens, in any order. `question`: the prompt's rows of the question's own tokens;
-    `budgets`: tokens that the budget pays of each frame."""
+    `budgets`: tokens that the budget pays of each frame. `adapt`: (candidates, counts of this cut and of the later
+    ones) → how many are left by this cut; None: the first of the counts."""
 
     counts: Mapping[int, int]
     choose: Callable[[Candidates, int], torch.Tensor]
     question: slice
     budgets: Sequence[int]
+    adapt: Callable[[Candidates, Sequence[int]], int] | None = None
 
 
 @torch.inference_mode()
@@ -156,12 +189,22 @@ def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts
         )
     rows, flops, before = _rows(qwen, part, places), 0, None
     kv = empty_cache(qwen).kv
+    if cuts is None:
+        embeddings = None
+    else:
+        embeddings = rows.hidden[0, rows.visual], rows.hidden[0, cuts.question]
     lengths = []
     for index, layer in enumerate(qwen.language_model.layers):
         if cuts is not None and index in counts:
-            candidates = _candidates(rows, places, cuts, before)
-            selection = cuts.choose(candidates, counts[index])
-            rows.keep(_remaining_rows(rows.visual, selection, counts[index]))
+            candidates = _candidates(rows, places, cuts, before, embeddings)
+            count = counts[index]
+            if cuts.adapt is not None:
+                count = cuts.adapt(candidates, [counts[layer] for layer in sorted(counts) if layer >= index])
+            selection = cuts.choose(candidates, count)
+            if candidates.merged is not None:
+                merged_rows, states = candidates.merged
+                rows.hidden = rows.hidden.index_copy(1, candidates.visual[merged_rows], states.to(rows.hidden)[None])
+            rows.keep(_remaining_rows(rows.visual, selection, count))
             flops += candidates.flops
         entering = rows.hidden
         output = layer(
@@ -192,12 +235,19 @@ def _rows(qwen: QwenVL, part: PromptPart, places: Sequence[slice]) -> _Rows:
     return _Rows(hidden, rotary, visual, deepstack, torch.arange(len(visual), device=hidden.device))
 
 
-def _candidates(rows: _Rows, places: Sequence[slice], cuts: Cuts, before: LayerPass | None) -> Candidates:
+def _candidates(
+    rows: _Rows,
+    places: Sequence[slice],
+    cuts: Cuts,
+    before: LayerPass | None,
+    embeddings: tuple[torch.Tensor, torch.Tensor] | None,
+) -> Candidates:
     visual = rows.visual.nonzero()[:, 0]
     index = rows.index[visual]
     frames = [slice(int((index < place.start).sum()), int((index < place.stop).sum())) for place in places]
     question_mask = (rows.index >= cuts.question.start) & (rows.index < cuts.question.stop)
-    return Candidates(rows.hidden[0], visual, question_mask.nonzero()[:, 0], frames, cuts.budgets, before)
+    question = question_mask.nonzero()[:, 0]
+    return Candidates(rows.hidden[0], visual, question, frames, cuts.budgets, before, embeddings)
 
 
 def _remaining_rows(visual: torch.Tensor, selection: torch.Tensor, count: int) -> torch.Tensor:

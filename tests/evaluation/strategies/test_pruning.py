@@ -18,7 +18,9 @@ from evaluation.errors import EvaluationError
 from evaluation.strategies.pruning.base import Pruner
 from evaluation.strategies.pruning.cdpruner import likeliest_set
 from evaluation.strategies.pruning.divprune import most_diverse
+from evaluation.strategies.pruning.querystream import priorities
 from evaluation.strategies.pruning.registry import PRUNERS
+from evaluation.strategies.pruning.sparsevlm import clusters, most_kept, raters, recycled_tokens
 from evaluation.strategies.pruning.staged import Candidates, Cuts, PrefillResult, staged_prefill
 from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask
@@ -45,7 +47,7 @@ def staged(qwen: QwenVL, pruner: Pruner, counts: Mapping[int, int], frames: int 
     question = EvalPrompt(qwen, query.views(qwen), query.text).question_rows(part)
     tokens = sum(frame.grid.tiles for frame in encoded)
     budgets = [(min(counts.values(), default=tokens) + place) // frames for place in range(frames)]
-    return staged_prefill(qwen, part, places, Cuts(counts, pruner.choose, question, budgets))
+    return staged_prefill(qwen, part, places, Cuts(counts, pruner.choose, question, budgets, pruner.adapt))
 
 
 @pytest.mark.parametrize("name", PRUNERS)
@@ -239,6 +241,135 @@ def test_vidcom2_gives_an_unlike_frame_more_and_keeps_unlike_tokens() -> None:
     assert by_frame[2] > by_frame[0]
     assert min(by_frame) >= 1
     assert {4, 24} <= set(selection.tolist())
+
+
+def test_sparsevlm_cuts_by_the_depth_and_the_rank() -> None:
+    sparsevlm = PRUNERS["sparsevlm"]
+    assert sparsevlm.counts(32, 1000, 125) == {3: 500, 7: 250, 16: 125}
+    assert sparsevlm.counts(28, 1000, 125) == {3: 500, 6: 250, 14: 125}
+    assert list(sparsevlm.counts(3, 64, 8).values())[-1] == 8
+    assert sparsevlm.counts(28, 125, 125) == {}
+    tokens = seen(torch.randn(100, 8), question=torch.eye(8)[:4])
+    tokens.embeddings = torch.ones(100, 8), torch.ones(4, 8)  # all of the question's tokens rate
+    for rank, expected in ((4, 28), (1, 26)):
+        attention = torch.zeros(4, 100)
+        attention[range(4), [number % rank for number in range(4)]] = 1
+        tokens._question_attention = attention
+        # (budget - 4) / (tokens - 4) = 1 / 16, so that a cut of two removes 3 / 4 of the tokens beyond the rank
+        assert sparsevlm.adapt(tokens, [21, 10]) == expected
+    assert sparsevlm.adapt(tokens, [10]) == 10
+
+
+def test_sparsevlm_keeps_what_visual_words_attend_to_and_merges_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    sparsevlm = PRUNERS["sparsevlm"]
+    rows = torch.cat([on_circle(*torch.linspace(0, 0.1, 20).tolist()), on_circle(*torch.linspace(3, 3.1, 20).tolist())])
+    tokens = seen(rows, question=((5.0, 0.0), (-9.0, 0.1)))
+    tokens.embeddings = on_circle(*[0.0] * 40), tokens.embeddings[1]
+    assert raters(tokens).tolist() == [True, False]
+    attention = torch.zeros(2, 40)
+    attention[0] = torch.arange(40, 0, -1)
+    attention[1] = torch.arange(40)
+    monkeypatch.setattr(tokens, "question_attention", lambda: attention)
+    selection = sparsevlm.choose(tokens, 6)
+    kept = most_kept(40, 6)
+    assert (kept, recycled_tokens(40 - kept)) == (4, 11)
+    assert selection[:kept].tolist() == [0, 1, 2, 3]
+    assert tokens.merged is not None
+    centres, states = tokens.merged
+    assert centres.tolist() == selection[kept:].tolist()
+    assert set(centres.tolist()) <= set(range(4, 15))
+    assert len(states) == 2
+    assert most_kept(1000, 1) == 0
+    assert most_kept(1000, 20) == 10, "merged tokens take half of the budget at most"
+
+
+def test_clusters_are_the_means_around_the_peaks() -> None:
+    rows = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.3]])
+    centres, means = clusters(rows, 2)
+    assert {int(centre) // 3 for centre in centres} == {0, 1}
+    assert sorted(means[:, 0].tolist()) == pytest.approx([0.1, 27.4 / 3])
+    centres, means = clusters(torch.ones(4, 3), 2)
+    assert len(set(centres.tolist())) == 2
+    assert torch.equal(means, torch.ones(2, 3))
+
+
+def test_merged_tokens_go_on_in_the_place_of_their_centres(qwen: QwenVL) -> None:
+    class Merger(Pruner):
+        """Keeps the first token, with other states."""
+
+        name = "merger"
+
+        def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
+            first = torch.zeros(1, dtype=torch.long)
+            candidates.merge(first, self.states(candidates))
+            return first
+
+        def states(self, candidates: Candidates) -> torch.Tensor:
+            return candidates.states[candidates.visual[:1]]
+
+    class OtherMerger(Merger):
+        """The same, with the mean of all."""
+
+        def states(self, candidates: Candidates) -> torch.Tensor:
+            return candidates.states[candidates.visual].mean(dim=0, keepdim=True)
+
+    same, other = (staged(qwen, merger, {1: 1}) for merger in (Merger(), OtherMerger()))
+    plain = staged(qwen, PRUNERS["divprune"], {})
+    assert torch.equal(same.token_index, other.token_index)
+    assert len(same.token_index) < len(plain.token_index)
+    assert not torch.allclose(same.logits, other.logits, atol=1e-4)
+    text = same.kv.layers[0].keys, other.kv.layers[0].keys
+    assert torch.equal(*text), "nothing changes before the cut"
+
+
+def test_the_attention_of_the_question_is_the_stock_models(qwen: QwenVL) -> None:
+    part, places, _ = prompt(qwen)
+    query = ask(frames=2)
+    question = EvalPrompt(qwen, query.views(qwen), query.text).question_rows(part)
+    qwen.model.set_attn_implementation("eager")
+    try:
+        weights = qwen.language_model(
+            **part.inputs(), past_key_values=empty_cache(qwen).kv, use_cache=True, output_attentions=True
+        ).attentions
+    finally:
+        qwen.model.set_attn_implementation("sdpa")
+    visual = torch.tensor([row for place in places for row in range(place.start, place.stop)])
+    seen_attention: list[torch.Tensor] = []
+
+    class Reader(Pruner):
+        """Notes the question's attention."""
+
+        name = "reader"
+
+        def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
+            seen_attention.append(candidates.question_attention())
+            return torch.arange(count)
+
+    staged(qwen, Reader(), {2: 9})
+    expected = weights[1][0, :, question].mean(dim=0)[:, visual]
+    torch.testing.assert_close(seen_attention[0], expected, atol=1e-5, rtol=1e-3)
+
+
+def test_querystream_prefers_what_is_relevant_and_new() -> None:
+    still = on_circle(0.2, 0.0, 2.0, 3.0)
+    moved = still.clone()
+    moved[0] = on_circle(1.4)[0]  # new, and relevant
+    moved[3] = on_circle(-2.0)[0]  # new, and not relevant
+    tokens = seen(torch.cat([still, moved]), frames=2, budget=1, question=on_circle(0.7))
+    assert PRUNERS["querystream"].choose(tokens, 2).tolist() == [0, 4], "a budget for each frame"
+    assert PRUNERS["querystream"].choose(tokens, 5).tolist() == [0, 1, 2, 3, 4], "the first one whole"
+
+
+def test_querystream_compares_with_a_history_that_fades() -> None:
+    old, new = on_circle(0.0), on_circle(1.5)
+    frames = [slice(row, row + 1) for row in range(12)]
+    novelty = (
+        priorities(torch.cat([old, *[new] * 11]), torch.arange(12.0), frames) * 11 / torch.arange(12.0).clamp(1e-6)
+    )
+    assert (novelty[2:] < novelty[1:-1]).all(), "what stays is less new each time"
+    assert novelty[11] > 0.01, "the old history is still part of it"
+    sizes = [slice(0, 1), slice(1, 3)]
+    assert priorities(torch.cat([old, new, new]), torch.tensor([0.0, 1.0, 1.0]), sizes)[1:].tolist() == [1, 1]
 
 
 def test_only_the_questions_own_tokens_count_as_the_question(qwen: QwenVL) -> None:

@@ -142,7 +142,7 @@ def test_with_a_budget_of_all_tokens_it_answers_as_the_full_model(qwen: QwenVL, 
 @pytest.mark.parametrize("family", FAMILIES[1:])
 def test_other_families_are_served_too(family: str, name: str) -> None:
     strategy = strategy_named(name)
-    if family not in ATTENDING and name in ("fastv", "pyramiddrop", "dart"):
+    if family not in ATTENDING and name in ("fastv", "pyramiddrop", "sparsevlm", "dart"):
         with pytest.raises(EvaluationError, match=r"recurrent layers, between which no tokens can be dropped; take"):
             strategy.answer(tiny_qwen(family), ask("25%", 2, encode=strategy.encodes[0]))
         return
@@ -233,6 +233,19 @@ def test_evs_of_a_clip_is_what_the_live_allocator_chooses(qwen: QwenVL) -> None:
     assert [packet.regions.tolist() for packet in packets] == [regions_of(tiles).tolist() for tiles in masks]
     reply = STRATEGIES["evs"].answer(qwen, query)
     assert reply.regions.tolist() == packets[-1].regions.tolist()
+
+
+def test_querystream_before_the_encoder_is_what_the_live_allocator_chooses(qwen: QwenVL) -> None:
+    first = picture()
+    second = first.copy()
+    second[32:64, 64:96] = 255 - second[32:64, 64:96]
+    query = replace(ask("10%"), frames=(second,), times_s=(1.0,), before=(first,), before_s=(0.0,))
+    live = PictureAllocator(qwen, query.text, AllocatorOptions("querystream", 4, explore=0.0))
+    packets = [live.allocate(frame, stamp) for frame, stamp in zip((first, second), stamps_of((0.0, 1.0)), strict=True)]
+    reply = STRATEGIES["arr-coc-querystream"].answer(qwen, query)
+    assert reply.regions.tolist() == packets[-1].regions.tolist()
+    assert [0, 1, 2] in reply.regions.tolist()
+    assert packets[0].regions.tolist() != packets[1].regions.tolist()
 
 
 @pytest.mark.parametrize(
