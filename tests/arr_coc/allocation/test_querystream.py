@@ -29,7 +29,7 @@ def _nothing_near() -> Iterator[None]:
 
 def test_relevant_and_new_tiles_come_first() -> None:
     relevance = np.array([[0.9, 0.1, 0.8, 0.2, 0.7]], np.float32)
-    novelty = np.array([[0.0, 50.0, 2.0, 9.0, 1.0]])
+    novelty = np.array([[0.0, 50.0, 2.0, 9.0, 2.2]])
     order = [np.flatnonzero(relevant_news(relevance, novelty, tokens)[0]).tolist() for tokens in range(1, 6)]
     # 2 and 4 are new and relevant; 1 and 3 are new: 5 and 1.8 by the product; 0 shows nothing new
     assert order == [[2], [2, 4], [1, 2, 4], [1, 2, 3, 4], [0, 1, 2, 3, 4]]
