@@ -30,6 +30,7 @@ _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", r
 
 SHARES = ("27%", "10%")
 MEASURED = ("still", "video", "text")
+REPORTED = (*MEASURED, "camouflage", "pan", "large", "stream")
 NONE = "–"
 
 Line = tuple[str, ...]
@@ -199,6 +200,15 @@ def strategies() -> str:
     ways += [Way(f"`{name}`", "scenes-tiny", name) for name in names]
     ways += [Way(f"`{name}`", "baselines", name) for name in baseline_names]
     return _of_suites("right, 27 / 10 %", ASKED, ways)
+
+
+def reported() -> str:
+    """Right answers on the set `report`, by suite and strategy."""
+    ways = (
+        Way("`full` (100 %)", "report", "full", ("100%",)),
+        *(Way(f"`{name}`", "report", name) for name in _names("report") if name != "full"),
+    )
+    return _of_suites("right, 27 / 10 %", REPORTED, ways)
 
 
 def baselines() -> str:
@@ -477,6 +487,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweep": sweep,
     "channels": channels,
     "strategies": strategies,
+    "reported": reported,
     "baselines": baselines,
     "whole": all_questions,
     "feedback": feedback,
