@@ -186,7 +186,7 @@ def report(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def measure_cases(qwen: QwenVL, answers: int, share: float) -> Iterator[dict[str, Any]]:
     """The cases of the suite's first answers."""
     camera = Camera(qwen, share)
-    for question in (pending.load() for pending in named_suite("stream", answers).questions()):
+    for question in (pending.load() for pending in named_suite("stream", answers, "choose").questions()):
         yield camera.take(question)
 
 

@@ -106,7 +106,7 @@ def measure_rows(suite: str, count: int, path: Path) -> Iterator[dict[str, Any]]
     rows = {row["id"]: row for row in map(json.loads, lines) if row["suite"] == suite}
     session: ShadowSession | None = None
     with path.open("a", encoding="utf-8") as file:
-        for number, question in enumerate(named_suite(suite, count).questions()):
+        for number, question in enumerate(named_suite(suite, count, "choose").questions()):
             if number not in rows:
                 session = session or ShadowSession(load_qwen())
                 rows[number] = {"suite": suite, "id": number, **session.row(question.load())}

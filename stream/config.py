@@ -210,7 +210,7 @@ class AllocateConfig(Section):
 
     strategy: Annotated[
         Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs", "querystream"],
-        Option("--strategy NAME", "Allocation strategy: {choices}. [{default}]"),
+        Option("--strategy NAME", "Choice of tokens: {choices}. [{default}]"),
     ] = "auto"
     """`auto`: `foveated` from 64 tokens on for a model that knows coarse tokens, else `mixed`. `evs`: what changed
     since the last answer; `querystream`: of that, what is relevant to the question. docs/models.md explains each."""

@@ -24,6 +24,7 @@ from evaluation.strategies.newest import NAMES, newest_named
 from evaluation.strategies.pictures import PICTURES
 from evaluation.strategies.pruning.registry import PRUNERS
 from evaluation.strategies.sampling import EVS, FULL, GRID, RANDOM, SMALLER
+from evaluation.strategies.scaled import NAMES as SCALED_NAMES
 from evaluation.strategies.scaled import scaled_named
 
 STRATEGIES: dict[str, Strategy] = {
@@ -56,5 +57,5 @@ def strategy_named(name: str) -> Strategy:
     strategies |= {ARR_COC_GLANCE_SIMILARITY.name: ARR_COC_GLANCE_SIMILARITY}
     strategy = strategies.get(name) or scaled_named(name) or newest_named(name, STRATEGIES)
     if strategy is None:
-        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join((*strategies, *NAMES))}")
+        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join((*strategies, *NAMES, *SCALED_NAMES))}")
     return strategy

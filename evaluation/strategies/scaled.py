@@ -124,6 +124,9 @@ MAPS: dict[str, Callable[[Look], Map]] = {
 """Maps float32 [rows, cols], 0 or more."""
 
 
+NAMES = ("scaled-crops[-SHARE][-MAP]", "scaled-tiles[-SHARE][-MAP]", "tiles-MAP")
+
+
 def _whole(view: TiledFrame) -> TokenPacket:
     """All tiles of a picture, as a glance takes them."""
     packet = view.token_packet(np.ones(view.grid.shape, bool))

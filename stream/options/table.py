@@ -15,7 +15,7 @@ OPTIONS = (
     Option("--realtime", "Play a file at its own pace; late frames are dropped.", only="caption bench", key="capture.realtime", kind="flag"),
     Option("--realtime", "Play a file at its own pace; late frames are dropped. [always]", only="watch fleet", key="capture.realtime", kind="flag"),
     Option("--backend NAME", "Texture backend: cpu, gl, cuda. [auto]", also="doctor", key="texture.backend", kind="value"),
-    Option("--strategy NAME", "Allocation strategy: topk, mixed, foveated, fixation, grid, uniform, random, evs, querystream. [auto]", key="allocate.strategy", kind="value"),
+    Option("--strategy NAME", "Choice of tokens: topk, mixed, foveated, fixation, grid, uniform, random, evs, querystream. [auto]", key="allocate.strategy", kind="value"),
     Option("--budget N", "Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]", also="doctor", key="allocate.budget", kind="value"),
     Option("--min-budget N", "Least tokens of a budget that adapts. [64]", key="allocate.min_tokens", kind="value"),
     Option("--max-budget N", "Most tokens of a budget that adapts. [400]", also="doctor", key="allocate.max_tokens", kind="value"),

@@ -48,7 +48,7 @@ def test_children_are_started_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
     }
-    checkout_only = ("benchmarks/", "scripts/")
+    checkout_only = ("benchmarks/", "evaluation/", "scripts/")
     isolated = {"stream/extensions/web/uploads/receiver.py", "stream/extensions/fleet/vllm.py"}
     assert {name for name in naming if not name.startswith(checkout_only)} == {"stream/runtime/child.py", *isolated}
     assert all('"-I"' in Path(ROOT, name).read_text("utf-8") for name in isolated)
