@@ -130,8 +130,8 @@ class TokenPenalties:
         if self._is_ready:
             return
         options = self._options
-        known = [token for token in (*self._prompt, *self.answer) if token < self._vocabulary]
         if options.repetition_penalty != 1:
+            known = [token for token in (*self._prompt, *self.answer) if token < self._vocabulary]
             self._seen = torch.zeros(self._vocabulary, dtype=torch.bool, device=self._device)
             self._seen[torch.tensor(known, dtype=torch.long, device=self._device)] = True
         if options.counts_answer:

@@ -260,8 +260,7 @@ def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
     hidden = rows.hidden
     deepstack = []
     for index, block in enumerate(tower.blocks):
-        query, key, value = _projected(block.attn, block.norm1(hidden), rows)
-        hidden = _after_attention(block, hidden, attend(index, query, key, value))
+        hidden = _run_block(index, block, hidden, rows, attend)
         if index in taps:
             deepstack.append(_merged(tower.deepstack_merger_list[taps.index(index)], hidden))
     return VisualTokens(_merged(tower.merger, hidden), tuple(deepstack))
@@ -289,8 +288,7 @@ def partly_encoded(
     attend = attend_afresh(tower, regions)
     hidden = rows.hidden
     for index, block in enumerate(tower.blocks[:blocks]):
-        query, key, value = _projected(block.attn, block.norm1(hidden), rows)
-        hidden = _after_attention(block, hidden, attend(index, query, key, value))
+        hidden = _run_block(index, block, hidden, rows, attend)
     return hidden
 
 
@@ -339,6 +337,12 @@ def _deepstack_layers(tower: Any) -> list[int]:
     if TOWER_FAMILIES[tower.config.model_type].deepstack:
         return list(tower.deepstack_visual_indexes)
     return []
+
+
+def _run_block(index: int, block: Any, hidden: torch.Tensor, rows: EncoderRows, attend: Attend) -> torch.Tensor:
+    """Run `hidden` [B, N, C], of all rows, through the block number `index`."""
+    query, key, value = _projected(block.attn, block.norm1(hidden), rows)
+    return _after_attention(block, hidden, attend(index, query, key, value))
 
 
 def _after_attention(block: Any, rows: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.errors import BudgetError
 from arr_coc.qwen.encoding import Packet
-from arr_coc.qwen.preprocess import Rgb, fit_tiles, grid_regions, to_tiles
+from arr_coc.qwen.preprocess import Preprocessing, Rgb, fit_tiles, grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -29,6 +29,7 @@ from arr_coc.types import (
     FramePlanes,
     FrameStamp,
     QueryEmbedding,
+    TileGrid,
     TokenPacket,
 )
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdate, TextureUpdater
@@ -152,12 +153,7 @@ class PictureAllocator:
             BudgetError: The budget has no room for the overview.
         """
         prep = self._preprocessing
-        image, grid = prep.fit(picture)
-        if prep.tile_px == TILE_PX:
-            source = image  # the texture holds the tokens' pixels
-        else:
-            source = picture
-        planes = FramePlanes("rgb", (resize_image(source, grid.height_px, grid.width_px),))
+        image, grid, planes = fit_with_planes(prep, picture)
         try:
             frame = self._frames.allocate(planes, stamp)
         except BudgetError:
@@ -184,6 +180,24 @@ class PictureAllocator:
     def on_answer(self, feedback: Feedback | None) -> None:
         """The newest picture was answered about; the feedback draws the tokens of the next ones."""
         self._frames.on_answer(feedback)
+
+
+def fit_with_planes(prep: Preprocessing, picture: Rgb) -> tuple[Rgb, TileGrid, FramePlanes]:
+    """Return a picture as `Preprocessing.fit` does, and its planes for the texture, whose tiles have 32 pixels a side.
+
+    Args:
+        prep: Sizes that the model takes.
+        picture: uint8 [H, W, 3], RGB.
+
+    Raises:
+        ShapeError: The picture is too narrow.
+    """
+    image, grid = prep.fit(picture)
+    if prep.tile_px == TILE_PX:
+        source = image  # the texture holds the tokens' pixels
+    else:
+        source = picture
+    return image, grid, FramePlanes("rgb", (resize_image(source, grid.height_px, grid.width_px),))
 
 
 def with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacket:

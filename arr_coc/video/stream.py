@@ -21,11 +21,11 @@ from arr_coc.qwen.generation import Generation, Timings
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
-from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
+from arr_coc.qwen.resize import pad_to_max_aspect
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, Steps, TokenPacket
+from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, Steps, TokenPacket
 from arr_coc.video.group_packets import GroupPackets
-from arr_coc.video.picture_allocator import with_own_tiles
+from arr_coc.video.picture_allocator import fit_with_planes, with_own_tiles
 from arr_coc.video.texture_updater import TextureUpdater
 
 MS_PER_S = 1000
@@ -114,12 +114,7 @@ class Stream:
         """
         (picture,) = (pad_to_max_aspect(picture) for picture in to_frames([frame]))
         self._picture = picture
-        image, grid = self._qwen.preprocessing.fit(picture)
-        if self._qwen.preprocessing.tile_px == TILE_PX:
-            source = image  # the texture holds the tokens' pixels
-        else:
-            source = picture
-        planes = FramePlanes("rgb", (resize_image(source, grid.height_px, grid.width_px),))
+        _, _, planes = fit_with_planes(self._qwen.preprocessing, picture)
         stamp = FrameStamp(self._frames, round(time_s * NS_PER_S), round(time_s * NS_PER_S))
         self._frames += 1
         self._has_read_all = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
+from arr_coc.qwen.checkpoint_decoding import PENALTIES, SAMPLING
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket
 from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import AnswerStats, ClientQuestion, Packet, history_text
@@ -24,7 +25,7 @@ QUESTION_TOKENS = 256
 """Tokens reserved for a question and the prompt around it when the memory of several slots is checked."""
 
 
-COMPLETED_KEYS = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size"}
+COMPLETED_KEYS = {*PENALTIES, *SAMPLING}
 """Keys of `answer` that are completed by what the model's folder asks for."""
 
 
@@ -92,8 +93,7 @@ class QwenAnswerModel:
         self._visions: dict[bytes, IncrementalEncoder] = {}
         self._table = ClientSlots(len(session.slots))
         self._questions: dict[int, ClientQuestion] = {}
-        self._lost_in_thoughts: set[bytes] = set()
-        self._looped: set[bytes] = set()
+        self._noticed: dict[bytes, set[str]] = {}
         self.slots = len(session.slots)
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
@@ -109,8 +109,7 @@ class QwenAnswerModel:
 
     def drop_client(self, client: bytes) -> None:
         """Drop all state of a client, also in its slots."""
-        self._lost_in_thoughts.discard(client)
-        self._looped.discard(client)
+        self._noticed.pop(client, None)
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
         if self.memory is not None:
@@ -272,22 +271,26 @@ class QwenAnswerModel:
 
     def _answer_notice(self, client: bytes, answer: AnswerResult) -> str:
         """Return a notice about a client's answer; empty if there is none, or the client had it before."""
+        most = self._session.options.decoding.max_tokens
         if answer.looped:
-            if client in self._looped:
-                return ""
-            self._looped.add(client)
-            return (
+            kind = "looped"
+            notice = (
                 "an answer repeated itself, and was ended at its second repetition; set answer.repetition_penalty, "
                 "such as 1.05, or answer.stop_loops = false for all of it"
             )
-        most = self._session.options.decoding.max_tokens
-        if not answer.is_lost_in_thoughts(most) or client in self._lost_in_thoughts:
+        elif answer.is_lost_in_thoughts(most):
+            kind = "lost in thoughts"
+            notice = (
+                f"hidden thoughts took all of answer.max_tokens = {most}, and no answer is left; raise it, or set "
+                "answer.thinking = off"
+            )
+        else:
             return ""
-        self._lost_in_thoughts.add(client)
-        return (
-            f"hidden thoughts took all of answer.max_tokens = {most}, and no answer is left; raise it, or set "
-            "answer.thinking = off"
-        )
+        noticed = self._noticed.setdefault(client, set())
+        if kind in noticed:
+            return ""
+        noticed.add(kind)
+        return notice
 
 
 def _max_visual_tokens(session: AnswerSession, frames: int) -> int:
