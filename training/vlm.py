@@ -172,7 +172,8 @@ def optimisers_of(learner: Learner, recipe: Recipe) -> dict[str, torch.optim.Opt
         for parameter in _learning(learner)
         if parameter in model and parameter.ndim == 2 and parameter not in embeddings
     ]
-    others = [parameter for parameter in _learning(learner) if not any(parameter is one for one in inner)]
+    taken = set(inner)
+    others = [parameter for parameter in _learning(learner) if parameter not in taken]
     groups = []
     for of_model in (True, False):
         for matrices in (True, False):
