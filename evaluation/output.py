@@ -107,10 +107,10 @@ def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, 
     )
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write results. Raises ResultsError if they cannot be written."""
     try:
-        path.write_text(text, "utf-8")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:
         raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
 

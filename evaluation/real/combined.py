@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from arr_coc.qwen.preprocess import Rgb
-from evaluation.real.saliency import TEXELS_A_TILE, Map, of_tiles, spectral_residual
+from evaluation.real.saliency import TEXELS_A_TILE, Map, of_tiles, small_picture, spectral_residual
 
 WEIGHTS = {"residual": 1.7, "barrier": 1.7, "centre": 0.9, "motion": 1.6, "edges": 0.8}
 
@@ -55,7 +55,7 @@ def combined(images: Sequence[Rgb], shape: tuple[int, int]) -> Map:
 def barrier(image: Rgb, shape: tuple[int, int]) -> Map:
     """Return how far tiles are from the picture's border by the minimum barrier distance of their colours in Lab: the
     least range of values along any path (Zhang et al., ICCV 2015)."""
-    lab = cv2.cvtColor(_small(image, shape, 1).astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
+    lab = cv2.cvtColor(small_picture(image, shape, 1).astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
     distance = np.sum([barrier_distance(lab[..., channel]) for channel in range(3)], axis=0)
     return np.asarray(distance / (distance + HALF_BARRIER), np.float32)
 
@@ -105,7 +105,7 @@ def motion(images: Sequence[Rgb], shape: tuple[int, int]) -> Map:
     if len(images) < 3:
         return np.zeros(shape, np.float32)
     picks = np.unique(np.linspace(0, len(images) - 1, PAST_FRAMES).round().astype(int))
-    greys = [_small(images[pick], shape, TEXELS_A_TILE).mean(axis=2, dtype=np.float32) for pick in picks]
+    greys = [small_picture(images[pick], shape, TEXELS_A_TILE).mean(axis=2, dtype=np.float32) for pick in picks]
     change = np.zeros(shape, np.float32)
     for before in (greys[-2], np.median(greys, axis=0)):
         tiles = of_tiles(np.abs(greys[-1] - before), shape)
@@ -115,12 +115,7 @@ def motion(images: Sequence[Rgb], shape: tuple[int, int]) -> Map:
 
 def edges(image: Rgb, shape: tuple[int, int]) -> Map:
     """Return the mean Sobel magnitude of tiles, as a share of its largest."""
-    grey = cv2.cvtColor(_small(image, shape, 2 * TEXELS_A_TILE), cv2.COLOR_RGB2GRAY).astype(np.float32)
+    grey = cv2.cvtColor(small_picture(image, shape, 2 * TEXELS_A_TILE), cv2.COLOR_RGB2GRAY).astype(np.float32)
     magnitude = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1)) / (4 * 255)
     mean = of_tiles(magnitude, shape)
     return mean / (mean + HALF_EDGES)
-
-
-def _small(image: Rgb, shape: tuple[int, int], texels: int) -> Rgb:
-    small: Rgb = cv2.resize(image, (shape[1] * texels, shape[0] * texels), interpolation=cv2.INTER_AREA)
-    return small

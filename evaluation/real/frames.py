@@ -88,8 +88,7 @@ def _moving(labels: Sequence[LabelledFrame], folders: Folders) -> Iterator[Shown
             if not isinstance(frame, SourceFrame):
                 continue
             stamp = FrameStamp(number, frame.media_ns, frame.media_ns)
-            if any(number <= index for index in wanted):
-                before.append((rgb_of(frame.planes), stamp))
+            before.append((rgb_of(frame.planes), stamp))
             while before and before[0][1].media_ns < stamp.media_ns - BEFORE_NS:
                 before.popleft()
             if number in wanted:

@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from evaluation.suites import SetName
 from training.clips.truth import Box
 
 LABELS = Path(__file__).with_name("labels.json")
 
-Half = Literal["choose", "report"]
-HALVES: tuple[str, ...] = (*get_args(Half), "all")
+HALVES: tuple[str, ...] = (*get_args(SetName), "all")
 
 CLASSES = ("face", "hand", "person", "animal", "vehicle", "words", "screen", "moving", "object")
 """Classes of boxes. What moves counts as `moving` too, whatever its class."""
@@ -47,7 +47,7 @@ class Source:
     kind: str = ""
 
     @property
-    def half(self) -> Half:
+    def half(self) -> SetName:
         """The half of the labels that it belongs to, by its name: the frames of one clip stay together."""
         first = hashlib.sha256(self.name.encode()).digest()[0]
         return "choose" if first % 2 else "report"

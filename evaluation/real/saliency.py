@@ -41,11 +41,15 @@ def frequency_tuned(image: Rgb, shape: tuple[int, int]) -> Map:
         image: uint8 [H, W, 3].
         shape: (rows, cols) of the tiles.
     """
-    rows, cols = shape
-    small = cv2.resize(image, (cols * TEXELS_A_TILE, rows * TEXELS_A_TILE), interpolation=cv2.INTER_AREA)
-    lab = cv2.cvtColor(small.astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
+    lab = cv2.cvtColor(small_picture(image, shape, TEXELS_A_TILE).astype(np.float32) / 255, cv2.COLOR_RGB2LAB)
     distance = np.linalg.norm(cv2.GaussianBlur(lab, (5, 5), 0) - lab.mean(axis=(0, 1)), axis=2)
     return of_tiles(distance.astype(np.float32), shape)
+
+
+def small_picture(image: Rgb, shape: tuple[int, int], texels: int) -> Rgb:
+    """A picture with so many pixels a side for each tile."""
+    small: Rgb = cv2.resize(image, (shape[1] * texels, shape[0] * texels), interpolation=cv2.INTER_AREA)
+    return small
 
 
 def of_tiles(values: Map, shape: tuple[int, int]) -> Map:

@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.errors import PicturesError, ResultsError
+from evaluation.errors import PicturesError
+from evaluation.output import write
 from evaluation.real.choices import Seen, seen
 from evaluation.real.frames import ShownFrame, shown_frames
 from evaluation.real.labels import Folders, LabelledFrame, labelled_frames
@@ -66,10 +67,7 @@ def draw_sheet(folders: Folders, strategy: str, path: Path) -> None:
     rows = [np.hstack(pairs[place : place + COLUMNS]) for place in range(0, len(pairs), COLUMNS)]
     written, jpeg = cv2.imencode(".jpg", np.vstack(rows), [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     assert written
-    try:
-        path.write_bytes(jpeg.tobytes())
-    except OSError as error:
-        raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    write(path, jpeg.tobytes())
 
 
 def _cell(frame: ShownFrame, shown: Seen) -> Bgr:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.allocation.evs import clip_tiles, even_lattice, tile_change
+from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from evaluation.strategies.base import Ask, Chosen, Reply, Strategy, TiledFrame
@@ -90,14 +91,19 @@ def smaller_grid(shape: tuple[int, int], tokens: int) -> tuple[int, int]:
     return min(fewer_rows, tokens), fewer_cols
 
 
+def smaller_frame(frame: Rgb, view: TiledFrame, tokens: int) -> Rgb:
+    """Return a frame scaled down to at most `tokens` of the model's tiles; `view` is the frame as the model fits it."""
+    rows, cols = smaller_grid(view.grid.shape, tokens)
+    return resize_image(frame, rows * view.tile_px, cols * view.tile_px)
+
+
 def _answer_smaller(qwen: QwenVL, ask: Ask) -> Reply:
     views = ask.views(qwen)
-    side_px = qwen.preprocessing.tile_px
-    frames = []
-    for frame, view in zip(ask.frames, views, strict=True):
-        rows, cols = smaller_grid(view.grid.shape, ask.budget.of(view.grid.tiles))
-        frames.append(resize_image(frame, rows * side_px, cols * side_px))
-    reply = FULL.answer(qwen, replace(ask, frames=tuple(frames), encode="full"))
+    frames = tuple(
+        smaller_frame(frame, view, ask.budget.of(view.grid.tiles))
+        for frame, view in zip(ask.frames, views, strict=True)
+    )
+    reply = FULL.answer(qwen, replace(ask, frames=frames, encode="full"))
     sharp = np.zeros((0, 3), np.int32)
     return replace(reply, regions=sharp, grid=views[-1].grid, of_tokens=sum(view.grid.tiles for view in views))
 

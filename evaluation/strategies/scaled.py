@@ -20,7 +20,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional as F
 
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.flops import Costs, Flops
@@ -29,14 +28,14 @@ from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.resize import resize_image
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import partly_encoded
 from arr_coc.types import TokenPacket, time_text
 from evaluation.strategies.arr_coc import allocator_for
 from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame
 from evaluation.strategies.crops import best_crops
-from evaluation.strategies.sampling import smaller_grid
+from evaluation.strategies.pruning.vidcom2 import nearness, steady_features
+from evaluation.strategies.sampling import smaller_frame
 
 Map = npt.NDArray[np.float32]
 
@@ -48,9 +47,6 @@ GLANCED_SHARE = 0.25
 """Of the budget: the scaled picture that stays in the prompt, and one that is only glanced at (`tiles`)."""
 
 LEAST_WORTH = 1e-12
-
-WIDTHS = tuple(2.0**power for power in range(-3, 2))
-"""Of VidCom2's Gaussian kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +102,8 @@ def _uniqueness(look: Look, blocks: int) -> Map:
     pixels, regions = torch.from_numpy(packet.pixels)[None], torch.from_numpy(packet.regions).long()[None]
     rows = partly_encoded(look.qwen.tower, pixels, regions, packet.grid, look.qwen.preprocessing.scale, blocks)
     states = rows[0].unflatten(0, (packet.grid.tiles, -1)).flatten(1).float()
-    steady = states.var(dim=0, unbiased=False).topk(max(1, states.shape[1] // 2), largest=False).indices
-    tokens = F.normalize(states[:, steady], dim=-1)
-    distance = (tokens - tokens.mean(dim=0)).square().sum(dim=-1)
-    likeness = torch.stack([torch.exp(-distance / (2 * width)) for width in WIDTHS]).sum(dim=0)
+    tokens = steady_features(states)
+    likeness = nearness(tokens, tokens.mean(dim=0))
     unlike = likeness.max() - likeness
     return unlike.reshape(packet.grid.shape).cpu().numpy()
 
@@ -134,9 +128,7 @@ def _whole(view: TiledFrame) -> TokenPacket:
 
 
 def _scaled(qwen: QwenVL, frame: Rgb, view: TiledFrame, tokens: int) -> TiledFrame:
-    rows, cols = smaller_grid(view.grid.shape, tokens)
-    side_px = qwen.preprocessing.tile_px
-    return TiledFrame.fit(qwen.preprocessing, resize_image(frame, rows * side_px, cols * side_px), view.stamp)
+    return TiledFrame.fit(qwen.preprocessing, smaller_frame(frame, view, tokens), view.stamp)
 
 
 def _pictures(
@@ -179,7 +171,7 @@ def _answer(qwen: QwenVL, ask: Ask, options: ScaledOptions) -> Reply:
         for packet in _pictures(qwen, session, ask, frame, view, options):
             pieces += [(*text, *ids.frame_open), packet]
             text = [*ids.frame_close]
-    pieces.append((*text, *ids.before_query, *qwen.plain_token_ids(ask.text), *ids.after_query))
+    pieces.append((*text, *ids.before_query, *qwen.plain_token_ids(ids.shown(ask.text)), *ids.after_query))
     chosen_ms = (time.perf_counter() - started_s) * 1e3
     for _ in session.answer_chat(pieces):
         pass

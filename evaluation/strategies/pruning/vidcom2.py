@@ -27,11 +27,10 @@ class VidCom2(Pruner):
 
     def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
         states = candidates.states[candidates.visual].float()
-        steady = states.var(dim=0, unbiased=False).topk(max(1, int(CHANNELS * states.shape[1])), largest=False).indices
-        tokens = F.normalize(states[:, steady], dim=-1)
+        tokens = steady_features(states)
         candidates.charge(2 * 2 * tokens.numel())
-        in_clip = _nearness(tokens, tokens.mean(dim=0))
-        in_frame = torch.cat([_nearness(tokens[frame], tokens[frame].mean(dim=0)) for frame in candidates.frames])
+        in_clip = nearness(tokens, tokens.mean(dim=0))
+        in_frame = torch.cat([nearness(tokens[frame], tokens[frame].mean(dim=0)) for frame in candidates.frames])
         likeness = in_clip + in_frame
         frame_likeness = torch.stack([in_clip[frame].mean() for frame in candidates.frames])
         mask = torch.zeros(len(states), dtype=torch.bool, device=states.device)
@@ -40,7 +39,13 @@ class VidCom2(Pruner):
         return _exactly(mask, likeness, count)
 
 
-def _nearness(tokens: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+def steady_features(states: torch.Tensor) -> torch.Tensor:
+    """Return the channels of float32 states [N, D] that vary least, normalised: [N, d]."""
+    steady = states.var(dim=0, unbiased=False).topk(max(1, int(CHANNELS * states.shape[1])), largest=False).indices
+    return F.normalize(states[:, steady], dim=-1)
+
+
+def nearness(tokens: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
     """Sum of Gaussian kernels of each of [N, D] around [D]: float32 [N]."""
     distance = (tokens - centre).square().sum(dim=-1)
     return torch.stack([torch.exp(-distance / (2 * width)) for width in WIDTHS]).sum(dim=0)
