@@ -19,15 +19,12 @@ from arr_coc.qwen.loops import COPIES_MIN, PERIOD_MAX, TOKENS_MIN, LoopDetector
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
-from arr_coc.types import Question
-from stream.answer.model import ClientQuestion
 from stream.answer.qwen import QwenAnswerModel
 from stream.answer.qwen_text import QwenTextModel
 from tests.arr_coc.qwen.batching.test_captured import run_first
 from tests.arr_coc.qwen.test_previous_answer import ended
 from tests.arr_coc.qwen.test_session import QUERY, packet
-from tests.arr_coc.qwen.test_thinking import thinking_qwen
-from tests.support.answer_models import ask_alone
+from tests.arr_coc.qwen.test_thinking import notices_of_clients, thinking_qwen
 from tests.support.models import tiny_qwen
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -240,19 +237,13 @@ def test_thoughts_that_repeat_themselves_end(thinking: Thinking) -> None:
 
 
 def test_a_run_is_told_once_for_each_client() -> None:
-    notices = []
     options = AnswerOptions(decoding=Decoding(64, stop_loops=True), feedback=False)
     model = QwenAnswerModel(AnswerSession(looping(tiny_qwen(), [72, 73, 74, 75]), options))
-    for client in (b"one", b"one", b"two"):
-        question = ClientQuestion(client, packet(), Question(QUERY))
-        ask_alone(model, question)
-        assert question.stats is not None
-        notices.append(question.stats.notice)
     line = (
         "an answer repeated itself, and was ended at its second repetition; set answer.repetition_penalty, such as "
         "1.05, or answer.stop_loops = false for all of it"
     )
-    assert notices == [line, "", line]
+    assert notices_of_clients(model) == [line, "", line]
 
 
 def test_a_stream_says_so() -> None:

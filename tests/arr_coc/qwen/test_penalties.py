@@ -28,7 +28,13 @@ from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.penalties import TokenPenalties
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.qwen.slot import AnswerResult
-from tests.arr_coc.qwen.batching.test_captured import CAPTURES, DeviceOnly, model, run_first
+from tests.arr_coc.qwen.batching.test_captured import (
+    CAPTURES,
+    DeviceOnly,
+    model,
+    results_beside_a_stopped_one,
+    run_first,
+)
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame
 from tests.arr_coc.qwen.test_previous_answer import PREVIOUS, ended
 from tests.arr_coc.qwen.test_session import QUERY, packet, whole
@@ -173,21 +179,10 @@ def test_captured_steps_have_the_same_penalties(
 def test_steps_that_ran_ahead_are_not_counted(
     options: dict[str, Any], temperature: float, capture: Capture | None
 ) -> None:
-    """One answer is stopped, and one begins, while others are open."""
     qwen = model()
     answer_options = AnswerOptions(decoding=Decoding(12, temperature=temperature, seed=3, **options))
     batch = AnswerSession(qwen, answer_options, slots=3, capture=capture)
-    answers = batch.ask([SlotQuestion(slot, *asked(3)[slot]) for slot in range(2)])
-    for _ in range(3):
-        batch.step()
-    batch.stop(1)
-    batch.step()
-    answers += batch.ask([SlotQuestion(2, *asked(3)[2])])
-    while batch.open_answers:
-        batch.step()
-    for slot in (0, 2):
-        result = answers[slot].result
-        assert result is not None
+    for slot, result in results_beside_a_stopped_one(batch, 3).items():
         assert result.token_ids == alone(qwen, answer_options, *asked(3)[slot]).token_ids
 
 

@@ -233,15 +233,21 @@ def test_inputs_that_end_in_thoughts(caplog: pytest.LogCaptureFixture) -> None:
     assert warned == "hidden thoughts took max_new_tokens = 5, and no answer is left; raise it"
 
 
-@pytest.mark.parametrize(("thinking", "noticed"), [("hide", True), ("show", False), ("off", False)])
-def test_hidden_thoughts_without_an_answer_are_reported_once(thinking: Thinking, noticed: bool) -> None:
-    model = QwenAnswerModel(session(thinking))
+def notices_of_clients(model: QwenAnswerModel) -> list[str]:
+    """Notices of two answers for one client, and of one for another."""
     notices = []
     for client in (b"one", b"one", b"two"):
         question = ClientQuestion(client, packet(), Question(QUERY))
         ask_alone(model, question)
         assert question.stats is not None
         notices.append(question.stats.notice)
+    return notices
+
+
+@pytest.mark.parametrize(("thinking", "noticed"), [("hide", True), ("show", False), ("off", False)])
+def test_hidden_thoughts_without_an_answer_are_reported_once(thinking: Thinking, noticed: bool) -> None:
+    model = QwenAnswerModel(session(thinking))
+    notices = notices_of_clients(model)
     line = (
         "hidden thoughts took all of answer.max_tokens = 6, and no answer is left; raise it, or set "
         "answer.thinking = off"

@@ -108,8 +108,8 @@ def test_only_as_many_visual_tokens_go_on_and_all_text(qwen: QwenVL) -> None:
     assert rows >= set(range(part.tokens)) - visual
 
 
-def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> None:
-    part, places, _ = prompt(qwen)
+def stock_attention(qwen: QwenVL, part: PromptPart, places: list[slice]) -> tuple[Any, torch.Tensor]:
+    """The stock model's attention in each layer, [1, heads, L, L], and the rows of the visual tokens, int64 [N]."""
     qwen.model.set_attn_implementation("eager")
     try:
         weights = qwen.language_model(
@@ -118,6 +118,12 @@ def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> No
     finally:
         qwen.model.set_attn_implementation("sdpa")
     visual = torch.tensor([row for place in places for row in range(place.start, place.stop)])
+    return weights, visual
+
+
+def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> None:
+    part, places, _ = prompt(qwen)
+    weights, visual = stock_attention(qwen, part, places)
     for cut in (1, 2):
         attention = weights[cut - 1][0, :, -1].mean(dim=0)[visual]
         best = set(visual[attention.topk(7).indices].tolist())
@@ -326,14 +332,7 @@ def test_the_attention_of_the_question_is_the_stock_models(qwen: QwenVL) -> None
     part, places, _ = prompt(qwen)
     query = ask(frames=2)
     question = EvalPrompt(qwen, query.views(qwen), query.text).question_rows(part)
-    qwen.model.set_attn_implementation("eager")
-    try:
-        weights = qwen.language_model(
-            **part.inputs(), past_key_values=empty_cache(qwen).kv, use_cache=True, output_attentions=True
-        ).attentions
-    finally:
-        qwen.model.set_attn_implementation("sdpa")
-    visual = torch.tensor([row for place in places for row in range(place.start, place.stop)])
+    weights, visual = stock_attention(qwen, part, places)
     seen_attention: list[torch.Tensor] = []
 
     class Reader(Pruner):

@@ -132,22 +132,30 @@ def test_the_same_answers(capture: Capture, device: str, decoding: Decoding) -> 
     )
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.3])
-def test_discarded_steps_of_an_ended_answer_change_no_other(temperature: float) -> None:
-    """One answer is stopped, and one begins, while others are open."""
-    qwen, answer_options = model(), AnswerOptions(decoding=Decoding(14, temperature=temperature, seed=3))
-    batch = AnswerSession(qwen, answer_options, slots=3, capture=run_first)
+def results_beside_a_stopped_one(batch: AnswerSession, steps: int) -> dict[int, AnswerResult]:
+    """Results of slots 0 and 2: after so many steps an answer is stopped, and then one begins, while others are
+    open."""
     answers = batch.ask([SlotQuestion(slot, *asked(3)[slot]) for slot in range(2)])
-    for _ in range(4):
+    for _ in range(steps):
         batch.step()
     batch.stop(1)
     batch.step()
     answers += batch.ask([SlotQuestion(2, *asked(3)[2])])
     while batch.open_answers:
         batch.step()
+    results = {}
     for slot in (0, 2):
         result = answers[slot].result
         assert result is not None
+        results[slot] = result
+    return results
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_discarded_steps_of_an_ended_answer_change_no_other(temperature: float) -> None:
+    qwen, answer_options = model(), AnswerOptions(decoding=Decoding(14, temperature=temperature, seed=3))
+    batch = AnswerSession(qwen, answer_options, slots=3, capture=run_first)
+    for slot, result in results_beside_a_stopped_one(batch, 4).items():
         check_equal(result, alone(qwen, answer_options, *asked(3)[slot]))
 
 
