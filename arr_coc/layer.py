@@ -44,12 +44,16 @@ from arr_coc.types import TILE_PX, Allocation
 
 CONFIG_FILE, WEIGHTS_FILE = ALLOCATOR_FILES
 
+COVER_TOKENS = 64
+"""With fewer tokens, a cover of the whole picture leaves hardly a tile sharp (training/README.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ARRCOCConfig:
     """Options of an ARRCOCLayer.
 
-    `levels`: whether coarse tokens may be chosen by `auto`. `query_dim`: width of the question's embeddings that
+    `levels`: whether `auto` covers the whole picture, with coarse tokens, so that a model learns them (`foveated` from
+    `COVER_TOKENS` tokens on, else `mixed`). `query_dim`: width of the question's embeddings that
     learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to; `scorer`:
     how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`); `channels`: the
     profile of the texture that its scorers see, `core13`, `full40` or `full40+text`. `gradient` and its `temperature`:
@@ -285,7 +289,9 @@ class ARRCOCLayer(nn.Module):
         tokens = tokens_for(self.config.budget, relevance, self.config.limits)
         taught = prior is not None and bool(map_structure(prior) >= VOID_STRUCTURE)
         void = config.strategy == "auto" and not taught and bool(picture_structure(looks) < VOID_STRUCTURE)
-        strategy = resolve_strategy(config.strategy, void, tokens, config.levels)
+        strategy = resolve_strategy(config.strategy, void)
+        if config.strategy == "auto" and config.levels and not void:
+            strategy = "foveated" if tokens >= COVER_TOKENS else "mixed"
         allocation = allocate(ranking, tokens, strategy, coverage=config.coverage, seed=config.seed)
         means = torch.from_numpy(region_mean(allocation.regions.numpy(), relevance.numpy()))
         return Allocation(allocation.regions, means, allocation.mask)

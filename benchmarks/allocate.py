@@ -94,7 +94,7 @@ class CostCase:
     def __init__(self, realiser: RelevanceRealiser, share: float, *, chooses: bool) -> None:
         picture = scenery(WIDTH_PX)
         self._states = picture, invert_tiles(picture, share) if share else picture
-        self._updater, self._allocator = TextureUpdater(), StreamAllocator(AllocatorOptions(levels=True), realiser)
+        self._updater, self._allocator = TextureUpdater(), StreamAllocator(AllocatorOptions(), realiser)
         words = np.random.default_rng(0).normal(size=(6, QUERY_DIM)).astype(np.float32)
         self._allocator.set_query(QueryEmbedding("what?", words, realiser.trained_for))
         self._chooses, self._index, self.dirty_share = chooses, 0, 0.0

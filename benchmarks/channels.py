@@ -44,7 +44,7 @@ QUERY_DIM = 384
 def asked_allocator(profile: str) -> StreamAllocator:
     """An allocator whose learned part hears a question, with random weights."""
     torch.manual_seed(0)
-    allocator = StreamAllocator(AllocatorOptions(levels=True), RelevanceRealiser(QUERY_DIM, "m", channels=profile))
+    allocator = StreamAllocator(AllocatorOptions(), RelevanceRealiser(QUERY_DIM, "m", channels=profile))
     allocator.set_query(QueryEmbedding("where?", np.random.default_rng(0).random((8, QUERY_DIM), np.float32), "m"))
     return allocator
 

@@ -70,7 +70,7 @@ class WayClient:
     ) -> None:
         self._way, self._budget, self._client, self._connection = way, budget, client, connection
         glance = None if way == "plain" else GlanceOptions()
-        self._frames = FrameAllocator(AllocatorOptions(budget=budget, levels=True, glance=glance))
+        self._frames = FrameAllocator(AllocatorOptions(budget=budget, glance=glance))
         self._frames.allocator.set_query(embedding)
 
     def ask(self, planes: FramePlanes, stamp: FrameStamp) -> dict[str, float]:

@@ -159,7 +159,7 @@ def _took_ms(qwen: QwenVL, work: Callable[[], object]) -> float:
 def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]:
     """Packets that a run would send to the answer stage about a source, five times a second."""
     clock = MonotonicClock()
-    options = AllocatorOptions(budget=DRIFT_TOKENS, levels=qwen.knows_levels)
+    options = AllocatorOptions(budget=DRIFT_TOKENS)
     stream = FrameAllocator(options, qwen.realiser)
     stream.allocator.set_query(qwen.embed_query(QUERY))
     packets: list[TokenPacket] = []

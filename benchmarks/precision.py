@@ -145,7 +145,7 @@ def measure(qwen: QwenVL, frames: int) -> tuple[list[dict[str, Any]], dict[str, 
     answer_count, changed = 0, []
     for name in SCENES:
         scene = load_scene(name)
-        allocator = StreamAllocator(AllocatorOptions(budget=BUDGET, levels=True))
+        allocator = StreamAllocator(AllocatorOptions(budget=BUDGET))
         for index in np.linspace(0, scene.frames - 1, frames).astype(int).tolist():
             picture = scene.render(index)
             grid = TileGrid.of(*picture.shape[:2])

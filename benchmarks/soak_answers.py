@@ -120,7 +120,7 @@ class Run:
         self.cuts = 0
         self._model = model
         self._stream = FrameAllocator(
-            AllocatorOptions(budget=BUDGET, levels=model.knows_levels),
+            AllocatorOptions(budget=BUDGET),
             deserialize_realiser(model.allocator, model.model_id),
             TextureOptions(cuts=not plan.one_epoch),
         )

@@ -192,7 +192,7 @@ class Guard:
         self._realiser, self._query = realiser, query
 
     def is_void(self, picture: Image) -> bool:
-        stream = FrameAllocator(AllocatorOptions(budget=64, levels=True), self._realiser)
+        stream = FrameAllocator(AllocatorOptions(budget=64), self._realiser)
         stream.allocator.set_query(self._query)
         allocated = stream.allocate(FramePlanes("rgb", (picture,)), FrameStamp(0, 0, 0))
         return allocated.allocation.strategy == "grid"

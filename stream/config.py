@@ -212,8 +212,8 @@ class AllocateConfig(Section):
         Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs", "querystream"],
         Option("--strategy NAME", "Choice of tokens: {choices}. [{default}]"),
     ] = "auto"
-    """`auto`: `foveated` from 64 tokens on for a model that knows coarse tokens, else `mixed`. `evs`: what changed
-    since the last answer; `querystream`: of that, what is relevant to the question. docs/models.md explains each."""
+    """`auto`: `topk`, the most relevant tiles, and `grid` for a picture without structure. `evs`: what changed since
+    the last answer; `querystream`: of that, what is relevant to the question. docs/models.md explains each."""
     budget: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=f"^{SHARE_PATTERN}$")],
         Option("--budget N", "Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]", also="doctor"),
@@ -235,7 +235,7 @@ class AllocateConfig(Section):
     coverage: float = Field(default=0.25, ge=0, le=1)
     """Share of the budget that `mixed` spreads evenly."""
     wide: Literal["auto"] | bool = "auto"
-    """Wide and tall tokens for lines of text, with `foveated` and `mixed`. `auto`: for a model that knows them."""
+    """Wide and tall tokens for lines of text, with `topk`, `mixed` and `foveated`. `auto`: if the model knows them."""
     tau_ms: float = Field(default=93.0, gt=0)
     """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0

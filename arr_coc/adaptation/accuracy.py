@@ -44,7 +44,7 @@ def map_accuracy(relevance: torch.Tensor, target: torch.Tensor, levels: bool) ->
     Args:
         relevance: float32 [gh, gw].
         target: Target relevance, float32 [gh, gw] in [0, 1].
-        levels: As `allocate`.
+        levels: As `fine_tiles`.
     """
     positives = (target > LEAST_SHARE).numpy()
     selection = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
@@ -54,7 +54,7 @@ def map_accuracy(relevance: torch.Tensor, target: torch.Tensor, levels: bool) ->
         recall_small=_share(small_selection, positives),
         iou=_iou(selection, positives),
         iou_bound=min(1.0, positives.sum() / max(1, selection.sum())),
-        matched_iou=_iou(_tiles(relevance, int(positives.sum()), "topk", levels), positives),
+        matched_iou=_iou(_tiles(relevance, int(positives.sum()), "topk"), positives),
     )
 
 
@@ -64,14 +64,14 @@ def fine_tiles(relevance: torch.Tensor, share: float, levels: bool) -> Tiles:
     Args:
         relevance: float32 [gh, gw].
         share: Share of the frame's tokens, in [0, 1].
-        levels: True if the model knows levels: the whole frame is covered then, which leaves the fewest tiles.
+        levels: Whether the whole frame is covered, which leaves the fewest tiles; else a quarter is spread evenly.
     """
     strategy = "foveated" if levels else "mixed"
-    return _tiles(relevance, max(1, round(share * relevance.numel())), strategy, levels)
+    return _tiles(relevance, max(1, round(share * relevance.numel())), strategy)
 
 
-def _tiles(relevance: torch.Tensor, tokens: int, strategy: str, levels: bool) -> Tiles:
-    regions = allocate(relevance, tokens, strategy, levels=levels).regions.numpy()
+def _tiles(relevance: torch.Tensor, tokens: int, strategy: str) -> Tiles:
+    regions = allocate(relevance, tokens, strategy).regions.numpy()
     return np.asarray(shape_map(regions, (relevance.shape[0], relevance.shape[1])) == 0)
 
 
@@ -93,7 +93,7 @@ def measure(
         realiser: The model of relevance. One without learned parts does not get the question.
         cases: The cases to measure on.
         embed: Embedder of the questions.
-        levels: As `allocate`.
+        levels: As `fine_tiles`.
     """
     realiser.eval()
 

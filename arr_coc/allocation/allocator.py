@@ -40,6 +40,7 @@ from arr_coc.relevance.channels import (
     load_profile,
     texture_array,
 )
+from arr_coc.relevance.gaze import GazeWeights
 from arr_coc.relevance.union import UnitedQuestions
 from arr_coc.texture.kernels import ArrayPool
 from arr_coc.texture.polygons import Polygon
@@ -82,7 +83,7 @@ class Zones(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
-    """`levels`: whether the model knows coarse tokens. `wide`: whether wide and tall tokens show lines of text; None:
+    """`wide`: whether wide and tall tokens show lines of text; None:
     if the model knows them, by `for_model`. `tau_ms`: time constant of blending. `on_device`: frames are allocated on
     the texture's device, if it has one and the options suit one (`suits_device`; else, channels and scores only), and
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
@@ -99,7 +100,6 @@ class AllocatorOptions:
     coverage: float = 0.25
     tau_ms: float = TAU_MS
     seed: int = 0
-    levels: bool = False
     wide: bool | None = None
     on_device: bool = False
     glance: GlanceOptions | None = None
@@ -113,9 +113,9 @@ class AllocatorOptions:
         """Raise ValueError for shares outside [0, 1]."""
         return Tensions(self.budget, self.explore, self.coverage, self.limits)
 
-    def for_model(self, *, levels: bool, wide: bool) -> AllocatorOptions:
-        """Return the options for a model that knows coarse tokens, and wide ones, or not."""
-        return replace(self, levels=levels, wide=wide if self.wide is None else self.wide)
+    def for_model(self, *, wide: bool) -> AllocatorOptions:
+        """Return the options for a model that knows wide and tall tokens, or not."""
+        return replace(self, wide=wide if self.wide is None else self.wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,8 @@ class StreamAllocator:
         self.on_device = self.options.on_device and suits_device(self.options, self.channels)
         """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
+        # a trained allocator knows better what matters than where people look
+        self._gaze = None if realiser.trained_for else GazeWeights()
         self._questions = UnitedQuestions()
         self._texture = TextureArrayCache(arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
@@ -382,9 +384,7 @@ class StreamAllocator:
                 lines = last_inputs.lines
         if memory.history is not None:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
-        maps = self._realise(
-            memory, texture, None if last_inputs is None else last_inputs.appearance, view.stamp.media_ns
-        )
+        maps = self._realise(memory, view, texture, None if last_inputs is None else last_inputs.appearance)
         relevance = self._with_floor(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
         if memory.picture is None:
             change = None
@@ -405,7 +405,7 @@ class StreamAllocator:
         last = self._last
         if memory is None or last is None or last.maps is None or last.stamp != view.stamp:
             raise ValueError("only the frame that was allocated last can be allocated once more")
-        maps = self._realise(memory, last.maps.texture, last.maps.looks, view.stamp.media_ns)
+        maps = self._realise(memory, view, last.maps.texture, last.maps.looks)
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
         relevance = self._with_floor(memory.blend.replace(maps.realised.relevance))
@@ -446,7 +446,7 @@ class StreamAllocator:
         epoch = view.versions.epoch
         options = self.options
         if self._memory is None or self._memory.epoch != epoch:
-            selector = SelectorOptions(options.strategy, self._tensions, options.levels, options.seed, options.glance)
+            selector = SelectorOptions(options.strategy, self._tensions, options.seed, options.glance)
             weight = COMPARING.get(options.strategy)
             self._last, self._memory = (
                 None,
@@ -466,10 +466,11 @@ class StreamAllocator:
         return self._memory
 
     def _realise(
-        self, memory: _EpochMemory, texture: TextureArray, looks: torch.Tensor | None, media_ns: int
+        self, memory: _EpochMemory, view: TextureView, texture: TextureArray, looks: torch.Tensor | None
     ) -> FrameMaps:
-        """Return the frame's own relevance, by its texture and the knowledge at its time; its `looks`, if known
-        already."""
+        """Return the relevance of the frame in `view`, by its texture and the knowledge at its time; its `looks`, if
+        known already."""
+        media_ns = view.stamp.media_ns
         if looks is None:
             if self.on_device:
                 looks = texture.looks
@@ -483,6 +484,8 @@ class StreamAllocator:
         realised = self._relevance.compute(scored, prior)
         if self._questions.others:
             realised = self._questions.unite(realised, scored, prior)
+        if self._gaze is not None:
+            realised = self._gaze.weigh(realised, view, texture)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _with_floor(self, relevance: torch.Tensor) -> torch.Tensor:

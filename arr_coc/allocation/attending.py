@@ -51,7 +51,6 @@ def allocate(
     *,
     coverage: float = 0.25,
     seed: int = 0,
-    levels: bool = False,
     memory: AllocationHistory | None = None,
     limits: TokenLimits = DEFAULT_LIMITS,
 ) -> Allocation:
@@ -63,7 +62,6 @@ def allocate(
         strategy: Name of the way to spend the budget.
         coverage: Share of the budget that `mixed` spreads evenly, in [0, 1].
         seed: Of strategies that draw.
-        levels: Whether the model knows coarse tokens; for the strategy `auto`.
         memory: Earlier choices of the stream.
         limits: Of the budgets "auto" and "adaptive".
 
@@ -96,7 +94,7 @@ def allocate(
         tokens = tokens_for(frame_budget, frame, limits)
         void = strategy == "auto" and bool(map_structure(frame) < VOID_STRUCTURE)
         request = AllocationRequest(frame, tokens, coverage, seed, memory)
-        allocations.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))
+        allocations.append(allocate_frame(request, resolve_strategy(strategy, void)))
     if maps.ndim == 2:
         return allocations[0]
     return stack_allocations(allocations)

@@ -44,12 +44,10 @@ class TokenPlan:
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions:
-    """Options of all selections of a stream; `levels`: whether the model knows coarse tokens; `glance`: frames have an
-    overview."""
+    """Options of all selections of a stream; `glance`: frames have an overview."""
 
     strategy: str
     tensions: Tensions
-    levels: bool = False
     seed: int = 0
     glance: GlanceOptions | None = None
 
@@ -195,8 +193,7 @@ class SelectionInputs:
             lines,
             self.within,
         )
-        glances = options.glance is not None
-        strategy = resolve_strategy(options.strategy, uses_grid is True, request.tokens, options.levels, glances)
+        strategy = resolve_strategy(options.strategy, uses_grid is True)
         choice = choose(request, strategy)
         if isinstance(uses_grid, torch.Tensor):
             choice = choose(request, "grid").or_else(choice, uses_grid)

@@ -126,7 +126,7 @@ class PictureAllocator:
     ) -> None:
         self._preprocessing = qwen.preprocessing
         self._encode = encode
-        options = (options or AllocatorOptions()).for_model(levels=qwen.knows_levels, wide=qwen.knows_wide)
+        options = (options or AllocatorOptions()).for_model(wide=qwen.knows_wide)
         self._frames = FrameAllocator(options, qwen.realiser)
         self.set_query(qwen.embed_query(query))
         self.group: list[TokenPacket] = []

@@ -78,9 +78,7 @@ class Stream:
         self._session = session
         self._schema = schema
         self._texture = TextureUpdater()
-        self._allocator = StreamAllocator(
-            options.for_model(levels=qwen.knows_levels, wide=qwen.knows_wide), qwen.realiser
-        )
+        self._allocator = StreamAllocator(options.for_model(wide=qwen.knows_wide), qwen.realiser)
         self._frame: FrameAllocation | None = None
         self._picture: Rgb | None = None
         self._packets = GroupPackets()

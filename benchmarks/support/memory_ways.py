@@ -119,7 +119,7 @@ class Snapshots:
         self.session, options = make_session(qwen, max_tokens)
         self._qwen = qwen
         self._texture = TextureUpdater()
-        options = options.for_model(levels=qwen.knows_levels, wide=qwen.knows_wide)
+        options = options.for_model(wide=qwen.knows_wide)
         self._allocator = StreamAllocator(options, qwen.realiser)
         self._allocator.set_query(qwen.embed_query(QUERY))
         self._frame: FrameAllocation | None = None

@@ -116,7 +116,7 @@ def fetch_pictures(
 @app.command("sheet")
 def sheet(
     out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("real-tokens.jpg"),
-    strategy: Annotated[str, typer.Option(help="Strategy to show.")] = "mixed",
+    strategy: Annotated[str, typer.Option(help="Strategy to show.")] = "topk",
     clips: Clips = CLIPS,
     pictures: Pictures = PICTURES,
 ) -> None:

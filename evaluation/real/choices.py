@@ -15,13 +15,12 @@ from arr_coc.texture.regions import ABSENT
 from arr_coc.types import LEVELS, REGION_SHAPES, FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from evaluation.errors import ChoiceError
-from evaluation.real.combined import combined
 from evaluation.real.frames import ShownFrame
 from evaluation.real.saliency import Map, frequency_tuned, spectral_residual
 from evaluation.strategies.base import Budget
 
-OWN = ("mixed", "topk", "foveated", "grid")
-"""Strategies of the allocator; `mixed` is what `auto` means for a model that does not know coarse tokens."""
+OWN = ("topk", "mixed", "foveated", "grid")
+"""Strategies of the allocator; `auto` means `topk`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,6 @@ def _salient(saliency: Callable[[Rgb, tuple[int, int]], Map]) -> Callable[[Shown
     return lambda frame, tokens: best(saliency(frame.image, frame.grid.shape), tokens)
 
 
-def _combined(frame: ShownFrame, tokens: int) -> Seen:
-    return best(combined(frame.images, frame.grid.shape), tokens)
-
-
 def _ceiling(frame: ShownFrame, tokens: int) -> Seen:
     return best(np.sum([frame.coverage(box) for box in frame.label.boxes], axis=0).astype(np.float32), tokens)
 
@@ -107,12 +102,11 @@ BASELINES: dict[str, Callable[[ShownFrame, int], Seen]] = {
     "smaller": _smaller,
     "spectral-residual": _salient(spectral_residual),
     "frequency-tuned": _salient(frequency_tuned),
-    "combined": _combined,
     "ceiling": _ceiling,
 }
 """By name: `chance` is the expected value of tiles drawn evenly, `centre` the tiles nearest to the middle, `smaller`
-the whole picture scaled down to the budget, `combined` a sum of cheap maps (`combined.py`). `ceiling`
-knows the boxes: no choice of tiles has a higher mean share of them at full resolution."""
+the whole picture scaled down to the budget. `ceiling` knows the boxes: no choice of tiles has a higher mean share of
+them at full resolution."""
 
 STRATEGIES = (*OWN, *BASELINES)
 

@@ -177,7 +177,7 @@ class StreamCamera:
             explore=options.explore,
             zones=None if options.zone is None else ZoneOptions(focus=(options.zone,)),
         )
-        for_model = allocator_options.for_model(levels=qwen.knows_levels, wide=qwen.knows_wide)
+        for_model = allocator_options.for_model(wide=qwen.knows_wide)
         return StreamAllocator(for_model, qwen.realiser)
 
     def _embeddings(self, question: str) -> list[QueryEmbedding]:

@@ -153,7 +153,7 @@ class RunPlan:
                 f"{self.served_by} serves {hello.model_id}, and answer.model is {self.expected_model}; give "
                 f"`serve-answers` there -m {self.expected_model}, or leave answer.model out"
             )
-        base_options = self.allocator.for_model(levels=hello.knows_levels, wide=hello.knows_wide)
+        base_options = self.allocator.for_model(wide=hello.knows_wide)
         options = replace(base_options, glance=self._glance_options(hello), memory=self._group_options(hello))
         realiser = deserialize_realiser(hello.allocator, hello.model_id)
         return StreamAllocator(options, realiser, measures_change=self.schedule.follows_change)

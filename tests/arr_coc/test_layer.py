@@ -84,9 +84,9 @@ def test_the_void_guard_judges_the_picture_not_what_was_learned_of_its_places(qw
     thing[100:150, 400:450] = (220, 40, 40)
     for picture, strategy in [
         *((grain(rng), "grid") for _ in range(3)),
-        (thing, "foveated"),
+        (thing, "topk"),
     ]:
-        allocator = StreamAllocator(AllocatorOptions(budget=64, levels=True), qwen.realiser)
+        allocator = StreamAllocator(AllocatorOptions(budget=64), qwen.realiser)
         allocator.set_query(qwen.embed_query("Say what happens."))
         assert allocator.allocate(PictureStream().show(picture)).strategy == strategy
 
@@ -107,7 +107,7 @@ def document(seed: int) -> np.ndarray:
 def test_fixation_looks_at_the_print_of_a_document_not_at_its_margins(qwen: QwenVL, question: str) -> None:
     for seed in (0, 1):
         page = document(seed)
-        allocator = StreamAllocator(AllocatorOptions("fixation", budget=100, levels=True), qwen.realiser)
+        allocator = StreamAllocator(AllocatorOptions("fixation", budget=100), qwen.realiser)
         allocator.set_query(qwen.embed_query(question))
         levels = allocator.allocate(PictureStream().show(page)).levels
         has_print = page.reshape(30, 32, 40, 32, 3).min(axis=(1, 3, 4)) < 128

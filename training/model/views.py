@@ -118,7 +118,7 @@ class Viewer:
         self._texture = TextureUpdater()
         self._allocators = [
             [
-                StreamAllocator(AllocatorOptions(strategy="foveated", explore=explore, levels=True, wide=wide))
+                StreamAllocator(AllocatorOptions(strategy="foveated", explore=explore, wide=wide))
                 for explore in (0.0, 0.1)
             ]
             for wide in (False, True)

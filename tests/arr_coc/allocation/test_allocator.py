@@ -23,7 +23,7 @@ from tests.support.selection import chosen, feedback_on
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
-OPTIONS = AllocatorOptions(budget=64, levels=True)
+OPTIONS = AllocatorOptions("foveated", 64)
 
 
 def noisy(picture: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
@@ -489,8 +489,8 @@ def noise(scale: float = 1) -> torch.Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def selector_of(strategy: str, tensions: Tensions | None = None, *, levels: bool = False) -> RegionSelector:
-    return RegionSelector(SelectorOptions(strategy, tensions or Tensions(), levels))
+def selector_of(strategy: str, tensions: Tensions | None = None) -> RegionSelector:
+    return RegionSelector(SelectorOptions(strategy, tensions or Tensions()))
 
 
 def test_the_same_maps_keep_the_choice() -> None:
@@ -530,13 +530,13 @@ def test_carrying_before_the_first_frame_is_nothing() -> None:
 
 
 def test_the_void_guard_does_not_flutter() -> None:
-    selector = selector_of("auto", levels=True)
+    selector = selector_of("auto")
     assert chosen(selector, noise(), 273, None).strategy == "grid"
     between = noise() + 1.5 * blob()
     assert VOID_STRUCTURE - VOID_HYSTERESIS < map_structure(between) < VOID_STRUCTURE + VOID_HYSTERESIS
     assert chosen(selector, between, 273, None).strategy == "grid"
-    assert chosen(selector, blob(), 273, None).strategy == "foveated"
-    assert chosen(selector, between, 273, None).strategy == "foveated"
+    assert chosen(selector, blob(), 273, None).strategy == "topk"
+    assert chosen(selector, between, 273, None).strategy == "topk"
     assert chosen(selector, noise(0.02), 273, None).strategy == "grid"
 
 

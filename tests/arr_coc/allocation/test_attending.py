@@ -112,14 +112,12 @@ def test_random_is_seeded() -> None:
     assert (levels_of(blob(), 64, "random", seed=1) != levels_of(blob(), 64, "random", seed=2)).any()
 
 
-def test_auto_follows_the_model_and_the_semantic_void() -> None:
-    assert (levels_of(blob(), 200, "auto", levels=True) == levels_of(blob(), 200, "foveated")).all()
-    assert (levels_of(blob(), 200, "auto") == levels_of(blob(), 200, "mixed")).all()
-    assert (levels_of(blob(), 64, "auto", levels=True) == levels_of(blob(), 64, "foveated")).all()
-    assert (levels_of(blob(), 63, "auto", levels=True) == levels_of(blob(), 63, "mixed")).all()
+def test_auto_is_topk_but_for_a_void() -> None:
+    for tokens in (10, 200):
+        assert (levels_of(blob(), tokens, "auto") == levels_of(blob(), tokens, "topk")).all()
     noise = torch.from_numpy(np.random.default_rng(0).random((34, 60), dtype=np.float32))
     for void in (noise, torch.full((34, 60), 0.8)):
-        assert (levels_of(void, 200, "auto", levels=True) == levels_of(void, 200, "grid")).all()
+        assert (levels_of(void, 200, "auto") == levels_of(void, 200, "grid")).all()
 
 
 @pytest.mark.parametrize("strategy", ["topk", "mixed", "foveated"])

@@ -572,11 +572,12 @@ def test_a_group_keeps_its_promises(
     flags: tuple[bool, bool, bool, bool],
     patch: bool,
 ) -> None:
-    levels, wide, glances, is_focused = flags
+    covers, wide, glances, is_focused = flags
+    strategy = "foveated" if covers else "auto"
     glance = GlanceOptions(min(4, budget - 1)) if glances and budget > 1 else None
     memory = GroupOptions(tokens, seconds, patch=patch)
     zones = ZoneOptions(focus=(LEFT,)) if is_focused else None
-    run = Run(options(budget, memory, levels=levels, wide=wide and levels, glance=glance, zones=zones))
+    run = Run(options(budget, memory, strategy=strategy, wide=wide and covers, glance=glance, zones=zones))
     run.set_question("what?")
     for action, value in steps:
         act(run, action, value)
@@ -585,10 +586,10 @@ def test_a_group_keeps_its_promises(
         run.rest(idle_tokens)
 
 
-@pytest.mark.parametrize("levels", [False, True])
+@pytest.mark.parametrize("strategy", ["auto", "foveated"])
 @pytest.mark.parametrize("budget", [1, 10, 34])
-def test_idle_packets_end_with_all_tiles_shown_at_level_0(levels: bool, budget: int) -> None:
-    run = Run(options(budget, levels=levels))
+def test_idle_packets_end_with_all_tiles_shown_at_level_0(strategy: str, budget: int) -> None:
+    run = Run(options(budget, strategy=strategy))
     run.ask()
     *packets, rebuilt = run.rest(4)
     assert all(len(packet.regions) <= 4 + len(run.coarse()) for packet in packets)
@@ -599,9 +600,9 @@ def test_idle_packets_end_with_all_tiles_shown_at_level_0(levels: bool, budget: 
     assert run.newest.place == GroupPlace(2, 1)
 
 
-@pytest.mark.parametrize("levels", [False, True])
-def test_an_answer_about_a_still_scene_appends_nothing(levels: bool) -> None:
-    run = Run(options(10, levels=levels))
+@pytest.mark.parametrize("strategy", ["auto", "foveated"])
+def test_an_answer_about_a_still_scene_appends_nothing(strategy: str) -> None:
+    run = Run(options(10, strategy=strategy))
     first = run.ask()
     for seed in range(5):
         run.allocator.apply_feedback(feedback(run, seed))
@@ -738,7 +739,7 @@ def test_an_old_group_ends_if_something_was_superseded(seconds: int, reason: str
 
 def test_age_without_a_change_ends_no_group() -> None:
     """Neither does detail that took the place of coarse tokens."""
-    run = Run(options(8, levels=True, strategy="foveated", explore=0.0))
+    run = Run(options(8, strategy="foveated", explore=0.0))
     assert began_after(run, "late", 1000) == ""
     run.idle(20)
     assert run.newest.superseded_tokens > 0
@@ -880,7 +881,7 @@ def test_a_full_group_refines_no_further_and_a_new_question_begins_another() -> 
 
 
 def test_room_that_coarse_tokens_leave_is_used() -> None:
-    run = Run(options(8, GroupOptions(tokens=24, patch=True), levels=True, strategy="foveated", explore=0.0))
+    run = Run(options(8, GroupOptions(tokens=24, patch=True), strategy="foveated", explore=0.0))
     run.ask()
     *packets, rebuilt = run.rest()
     assert [len(packet.regions) for packet in packets] == [1 + 16, 1 + 1]
@@ -888,7 +889,7 @@ def test_room_that_coarse_tokens_leave_is_used() -> None:
 
 
 def test_a_coarse_token_goes_once_smaller_ones_show_all_of_it() -> None:
-    run = Run(options(8, levels=True, strategy="foveated", explore=0.0))
+    run = Run(options(8, strategy="foveated", explore=0.0))
     run.ask()
     assert (run.newest.regions[:, 0] > 0).any()
     run.rest(3)
@@ -1112,7 +1113,7 @@ def test_each_overview_takes_the_place_of_the_one_before() -> None:
 
 def test_the_overview_of_a_glance_goes_with_the_first_new_tokens() -> None:
     """It is part of the key frame, which is encoded apart from it."""
-    run = Run(options(12, levels=True, glance=GlanceOptions(4)))
+    run = Run(options(12, glance=GlanceOptions(4)))
     packet = run.ask()
     assert packet.overview == run.newest.overview > 0
     later_packet = run.idle(3)
@@ -1158,7 +1159,7 @@ def test_a_change_beyond_the_zone_is_not_shown() -> None:
 
 def test_a_coarse_token_that_changed_is_shown_again_within_the_zone_alone() -> None:
     zones = ZoneOptions(focus=(LEFT,))
-    run = Run(options(8, levels=True, strategy="foveated", explore=0.0, zones=zones))
+    run = Run(options(8, strategy="foveated", explore=0.0, zones=zones))
     run.ask()
     assert [1, 0, 1] in run.newest.regions.tolist(), "two columns of it lie on both sides of the border"
     run.change((0, 3))
@@ -1198,7 +1199,7 @@ def test_the_same_frame_gives_the_same_packet_before_and_after_the_model_took_it
 
 
 def test_a_glance_at_the_group_takes_no_tokens() -> None:
-    run = Run(options(10, levels=True, glance=GlanceOptions("auto")))
+    run = Run(options(10, glance=GlanceOptions("auto")))
     assert run.group.glance_packet(run.view(), all_tokens(run.view()), None) is None
     run.ask()
     run.idle(5)
@@ -1208,7 +1209,7 @@ def test_a_glance_at_the_group_takes_no_tokens() -> None:
 
 
 def test_feedback_of_a_glance_at_the_group_reaches_the_tiles_that_it_names() -> None:
-    run = Run(options(10, levels=True, glance=GlanceOptions("auto")))
+    run = Run(options(10, glance=GlanceOptions("auto")))
     run.ask()
     run.allocator.on_glance()
     run.allocator.apply_glance(attention_to(run, (4, 6), (4, 5)))

@@ -18,7 +18,7 @@ from tests.support.device_tensors import DeviceTensors
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
-OPTIONS = AllocatorOptions(budget=64, levels=True)
+OPTIONS = AllocatorOptions(budget=64)
 
 
 def realiser() -> RelevanceRealiser:

@@ -74,7 +74,7 @@ def picture(seed: int) -> np.ndarray:
 @pytest.fixture
 def frame() -> FrameAllocation:
     """The second of two different frames, in coarse tokens and fine ones."""
-    allocator = StreamAllocator(AllocatorOptions(strategy="foveated", budget=20, levels=True))
+    allocator = StreamAllocator(AllocatorOptions(strategy="foveated", budget=20))
     stream, smooth = PictureStream(), np.full((192, 256, 3), 90, np.uint8)
     allocator.allocate(stream.show(smooth))
     half = smooth.copy()

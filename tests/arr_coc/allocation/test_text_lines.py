@@ -210,7 +210,7 @@ def test_mixed_shows_more_of_a_line_for_the_same_tokens() -> None:
 
 
 def test_a_line_keeps_its_shapes_while_its_strength_wavers() -> None:
-    selector = RegionSelector(SelectorOptions("foveated", Tensions(), levels=True))
+    selector = RegionSelector(SelectorOptions("foveated", Tensions()))
     relevance = request_of(None, 60).relevance
     strength = one_line().astype(np.float32)
     first = chosen(selector, relevance, 60, lines=strength)
@@ -224,13 +224,13 @@ def test_a_line_keeps_its_shapes_while_its_strength_wavers() -> None:
 
 def test_wide_tokens_reach_the_packet_and_the_reasons() -> None:
     with view_of(print_of(100, 230)) as view:
-        allocator = StreamAllocator(AllocatorOptions("foveated", 70, levels=True, wide=True))
+        allocator = StreamAllocator(AllocatorOptions("foveated", 70, wide=True))
         frame = allocator.allocate(view)
         regions = frame.allocation.regions.numpy()
         assert np.isin(regions[:, 0], WIDE).sum() >= 5
         packet = packet_from(view, frame)
         np.testing.assert_array_equal(packet.pixels, view.gather(regions))
         assert [(token.level, token.row, token.col) for token in explain(frame)] == list(map(tuple, regions.tolist()))
-        plain = StreamAllocator(AllocatorOptions("foveated", 70, levels=True)).allocate(view)
+        plain = StreamAllocator(AllocatorOptions("foveated", 70)).allocate(view)
     assert plain.allocation.regions[:, 0].max() < 6
     assert {code for code, (rows, cols) in enumerate(REGION_SHAPES) if rows < cols} == set(WIDE)

@@ -31,7 +31,7 @@ def session() -> AnswerSession:
 def frames(request: pytest.FixtureRequest, session: AnswerSession) -> Iterator[FrameAllocator]:
     qwen: QwenVL = session.qwen
     assert qwen.realiser is not None
-    options = AllocatorOptions(budget=96, levels=True, glance=GlanceOptions())
+    options = AllocatorOptions(budget=96, glance=GlanceOptions())
     allocator = FrameAllocator(options, qwen.realiser if request.param == "trained" else None)
     allocator.allocator.set_query(qwen.embed_query(QUESTION))
     yield allocator

@@ -74,10 +74,9 @@ def test_a_zone_that_the_budget_pays_for_is_shown_whole_and_nothing_else() -> No
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "auto"])
-@pytest.mark.parametrize("levels", [False, True])
-def test_every_region_shows_some_of_the_zone(strategy: str, levels: bool) -> None:
+def test_every_region_shows_some_of_the_zone(strategy: str) -> None:
     within = zone_tiles(LEFT, GRID)
-    _, regions = allocated(ZoneOptions(focus=(LEFT,)), strategy=strategy, levels=levels)
+    _, regions = allocated(ZoneOptions(focus=(LEFT,)), strategy=strategy)
     assert region_pool(regions, within.numpy(), np.logical_or).all()
     assert 20 < len(regions) <= 64
     if strategy not in ("uniform", "fixation"):
@@ -127,7 +126,7 @@ def test_an_overview_shows_the_zone_alone() -> None:
 
 
 def test_a_group_of_pictures_refines_within_the_zone_alone() -> None:
-    options = AllocatorOptions(budget=30, levels=True, memory=GroupOptions(), zones=ZoneOptions(focus=(LEFT,)))
+    options = AllocatorOptions(budget=30, memory=GroupOptions(), zones=ZoneOptions(focus=(LEFT,)))
     stream, allocator = PictureStream(), StreamAllocator(options)
     within = zone_tiles(LEFT, GRID).numpy()
     group = allocator.group

@@ -217,13 +217,12 @@ def test_groups_of_pictures_are_as_long_as_configuration_and_server_allow(
     assert plan.make_allocator(hello).options.memory == options
 
 
-@pytest.mark.parametrize("knows_levels", [True, False])
-def test_the_allocator_knows_what_the_model_knows(knows_levels: bool) -> None:
+def test_the_allocator_has_the_options_of_the_run() -> None:
     config = Config(allocate=AllocateConfig(strategy="auto", budget=7, explore=0.5, coverage=0.125, tau_ms=11, seed=3))
-    hello = ServerHello(model_id="m", knows_levels=knows_levels, known_world=None)
+    hello = ServerHello(model_id="m", knows_levels=True, known_world=None)
     options = RunPlan.of(config, FILE).make_allocator(hello).options
     assert (options.strategy, options.budget, options.explore, options.coverage) == ("auto", 7, 0.5, 0.125)
-    assert (options.tau_ms, options.seed, options.levels) == (11, 3, knows_levels)
+    assert (options.tau_ms, options.seed) == (11, 3)
     assert not options.on_device, "a file gives the same on every backend"
     assert RunPlan.of(config, CAMERA).make_allocator(hello).on_device
 

@@ -164,9 +164,7 @@ class Fixture:
 
     def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
         self.hello = hello
-        options = AllocatorOptions(
-            budget=4, levels=hello.knows_levels, on_device=self.on_device, memory=self.memory, zones=self.zones
-        )
+        options = AllocatorOptions(budget=4, on_device=self.on_device, memory=self.memory, zones=self.zones)
         allocator = StreamAllocator(options)
         set_query = allocator.set_query
 

@@ -28,7 +28,7 @@ from tests.support.events import QUESTION
 from tests.support.video import scenery
 
 ROWS, COLS, STEP_PX = 4, 8, 8
-OPTIONS = AllocatorOptions(budget=12, levels=True, on_device=True)
+OPTIONS = AllocatorOptions(budget=12, on_device=True)
 COPY = "cuMemcpyDtoHAsync"
 
 

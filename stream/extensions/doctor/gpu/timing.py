@@ -141,8 +141,7 @@ def pieces(scene: ChangedBlock) -> dict[str, Callable[[int], object]]:
         on_device.update_tensor(scene.tensors[index], FrameStamp(index, 0, 0))
     tiles = np.argwhere(scene.dirty)
     allocator, tensor_allocator = (
-        StreamAllocator(AllocatorOptions(budget=BUDGET, levels=True, on_device=True), measures_change=False)
-        for _ in range(2)
+        StreamAllocator(AllocatorOptions(budget=BUDGET, on_device=True), measures_change=False) for _ in range(2)
     )
     relevance = CachedRelevance(RelevanceRealiser(), stays=True)
     with store.lease() as view:

@@ -39,7 +39,7 @@ def program() -> Iterator[ArProgram]:
 def test_a_drawing_follows_the_texture_and_leaves_it_alone(program: ArProgram) -> None:
     fmt = PlaneFormat.of(planes(0))
     store, reference = GlStore(fmt, Thresholds(), 200), CpuStore(fmt, Thresholds(), 200)
-    allocator = StreamAllocator(AllocatorOptions(budget=8, levels=True))
+    allocator = StreamAllocator(AllocatorOptions("mixed", 8, tau_ms=0.01))
     pictures = []
     for index in (0, 1, 1):
         for any_store in (store, reference):
@@ -91,7 +91,7 @@ def test_regions_of_a_frame_of_another_size_are_not_drawn(program: ArProgram) ->
     store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 200)
     store.update(planes(0), stamp(0))
     with store.lease() as view:
-        frame_map = packed_map(StreamAllocator(AllocatorOptions(budget=8, levels=True)).allocate(view))
+        frame_map = packed_map(StreamAllocator(AllocatorOptions(budget=8)).allocate(view))
     overlay = ArOverlay().with_map(frame_map)
     plain = program.picture(store, ArOverlay())[0]
     assert (program.picture(store, overlay)[0] != plain).any()
