@@ -172,9 +172,9 @@ def _glanced_flops(
 
 
 ARR_COC = Strategy("arr-coc", _answer, encodes=ENCODES)
+ARR_COC_FIXATION = Strategy("arr-coc-fixation", partial(_answer, strategy="fixation"), encodes=ENCODES)
 ARR_COC_FOVEATED = Strategy("arr-coc-foveated", partial(_answer, strategy="foveated"), encodes=ENCODES)
 ARR_COC_MIXED = Strategy("arr-coc-mixed", partial(_answer, strategy="mixed"), encodes=ENCODES)
-ARR_COC_TOPK = Strategy("arr-coc-topk", partial(_answer, strategy="topk"), encodes=ENCODES)
 ARR_COC_QUERYSTREAM = Strategy(
     "arr-coc-querystream", partial(_answer, strategy="querystream", streaming=True), encodes=ENCODES
 )

@@ -8,6 +8,7 @@ from evaluation.strategies.arr_coc import (
     ARR_COC,
     ARR_COC_AGAIN,
     ARR_COC_FEEDBACK,
+    ARR_COC_FIXATION,
     ARR_COC_FOVEATED,
     ARR_COC_GLANCE,
     ARR_COC_GLANCE_DROP,
@@ -16,7 +17,6 @@ from evaluation.strategies.arr_coc import (
     ARR_COC_MIXED,
     ARR_COC_QUERYSTREAM,
     ARR_COC_STREAM,
-    ARR_COC_TOPK,
 )
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.memory import MEMORY
@@ -33,7 +33,7 @@ STRATEGIES: dict[str, Strategy] = {
         ARR_COC,
         ARR_COC_FOVEATED,
         ARR_COC_MIXED,
-        ARR_COC_TOPK,
+        ARR_COC_FIXATION,
         ARR_COC_QUERYSTREAM,
         ARR_COC_GLANCE,
         ARR_COC_GLANCE_KEEP,

@@ -64,7 +64,7 @@ def test_strategies_keep_their_own_encoding_if_they_do_not_know_the_given_one() 
     [
         (
             ("best", "27%", None, 1),
-            "unknown strategy 'best'; there are arr-coc, arr-coc-foveated, arr-coc-mixed, arr-coc-topk, ",
+            "unknown strategy 'best'; there are arr-coc, arr-coc-foveated, arr-coc-mixed, arr-coc-fixation, ",
         ),
         (("grid", "27%", "dense", 1), "unknown encoding 'dense'; there are sparse, incremental, prune, weighted, full"),
         (("grid,evs", "27%", "weighted", 1), "--encode weighted suits none of the strategies grid, evs"),
