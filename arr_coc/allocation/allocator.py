@@ -131,6 +131,7 @@ class _EpochMemory:
     selector: RegionSelector
     history: HistoryTracker | None
     picture: ComparedPicture | None
+    gaze: GazeWeights
 
     def follow(self, frame_index: int, motion: TileMotion, maps: CompiledMaps | None) -> None:
         """Carry along with the picture all that belongs to content, not to places."""
@@ -188,8 +189,6 @@ class StreamAllocator:
         self.on_device = self.options.on_device and suits_device(self.options, self.channels)
         """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
-        # a trained allocator knows better what matters than where people look
-        self._gaze = None if realiser.trained_for else GazeWeights()
         self._questions = UnitedQuestions()
         self._texture = TextureArrayCache(arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
@@ -409,9 +408,8 @@ class StreamAllocator:
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
         relevance = self._with_floor(memory.blend.replace(maps.realised.relevance))
-        lines = last.inputs.lines
-        change = last.inputs.change
-        frame = self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=True)
+        seen = last.inputs
+        frame = self._plan(memory, view, maps, relevance, seen.lines, seen.change, (budget, at_most), after_glance=True)
         _ = frame.selection
         return frame
 
@@ -460,6 +458,7 @@ class StreamAllocator:
                     selector=RegionSelector(selector),
                     history=None if self.channels == "core13" else HistoryTracker(),
                     picture=None if weight is None else ComparedPicture(weight),
+                    gaze=GazeWeights(trained=self._relevance.trained),
                 ),
             )
             self._glances.reset()
@@ -484,8 +483,7 @@ class StreamAllocator:
         realised = self._relevance.compute(scored, prior)
         if self._questions.others:
             realised = self._questions.unite(realised, scored, prior)
-        if self._gaze is not None:
-            realised = self._gaze.weigh(realised, view, texture)
+        realised = memory.gaze.weigh(realised, view, texture)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _with_floor(self, relevance: torch.Tensor) -> torch.Tensor:

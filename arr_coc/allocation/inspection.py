@@ -26,7 +26,7 @@ class AllocationMaps:
     `scores` float32 [3, gh, gw] by `SCORES` and their `weights` float32 [3]; `frame_relevance` float32 [gh, gw],
     of this frame alone, and `blended`, as it was chosen by. `prior` float32 [3, gh, gw] is the feedback of answers
     (attention, similarity, trust), None before the first one; `staleness` float32 [gh, gw] is the exploration map, None
-    if nothing is explored.
+    if nothing is explored; `gaze` float32 [gh, gw], where a viewer looks, None with a trained allocator.
     """
 
     profile: str
@@ -38,6 +38,7 @@ class AllocationMaps:
     blended: Map
     prior: Map | None = None
     staleness: Map | None = None
+    gaze: Map | None = None
 
 
 def inspect_newest(allocator: StreamAllocator, stamp: FrameStamp) -> AllocationMaps | None:
@@ -61,4 +62,5 @@ def inspect_newest(allocator: StreamAllocator, stamp: FrameStamp) -> AllocationM
         blended=copied(frame.relevance),
         prior=None if maps.prior is None else copied(maps.prior),
         staleness=None if staleness is None else copied(staleness),
+        gaze=None if maps.realised.gaze is None else copied(maps.realised.gaze),
     )

@@ -109,8 +109,12 @@ def explain(frame: FrameAllocation, regions: npt.NDArray[np.integer[Any]] | None
         regions = frame.allocation.regions.numpy()
     scores = np.stack([region_mean(regions, score) for score in frame.scores.cpu().numpy()])
     parts = _normalised(frame)[:, None] * scores
-    now = parts.sum(axis=0)
-    shares = parts / np.where(now > 0, now, 1)
+    balance = parts.sum(axis=0)
+    shares = parts / np.where(balance > 0, balance, 1)
+    now = balance
+    if frame.maps is not None and frame.maps.realised.gaze is not None:
+        balanced = np.tensordot(_normalised(frame), frame.scores.cpu().numpy(), 1)
+        now = region_mean(regions, balanced * frame.maps.realised.gaze.cpu().numpy())
     relevance = region_mean(regions, frame.relevance.cpu().numpy())
     ranks = np.empty(len(regions), np.int64)
     ranks[np.argsort(-relevance, kind="stable")] = np.arange(1, len(regions) + 1)

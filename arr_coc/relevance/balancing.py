@@ -91,11 +91,13 @@ class AdaptiveTensionBalancer(nn.Module):
 @dataclass(frozen=True, slots=True)
 class RelevanceMaps:
     """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
-    their `weights` [B, 3], its odds moved by feedback; all without B if the picture came without."""
+    their `weights` [B, 3], its odds moved by feedback; all without B if the picture came without. `gaze` [gh, gw]: the
+    factor of a picture's relevance that it was multiplied by; None if it was not (`arr_coc.relevance.gaze`)."""
 
     relevance: torch.Tensor
     scores: torch.Tensor
     weights: torch.Tensor
+    gaze: torch.Tensor | None = None
 
 
 class RelevanceRealiser(nn.Module):

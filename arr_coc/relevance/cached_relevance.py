@@ -272,6 +272,11 @@ class CachedRelevance:
         """Return a copy of the realiser in host memory."""
         return copy.deepcopy(self._realiser).cpu()
 
+    @property
+    def trained(self) -> bool:
+        """True if the scorers were trained for a model."""
+        return bool(self._realiser.trained_for)
+
     def hears(self, query: QueryEmbedding) -> bool:
         """Return whether relevance depends on a question: learned parts know its model."""
         return self._realiser.knows(query.model_id)

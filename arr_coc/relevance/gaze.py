@@ -1,4 +1,4 @@
-"""Where a viewer looks before anything is asked: at the middle, and at what a picture's spectrum does not foretell.
+"""Gaze prior: the middle, and what a picture's spectrum does not foretell, is looked at before anything is asked.
 
 For models without a trained allocator, whose scores do not know faces from grass. On 124 real pictures it shows 6
 points more of what a viewer would ask about, and no less of drawn scenes (evaluation/README.md).
@@ -35,10 +35,12 @@ _TINY = 1e-9
 class GazeWeights:
     """Relevance of one stream's pictures, weighed by the gaze prior; used by one thread.
 
-    The same maps of the same picture give the same result object.
+    The same maps of the same picture give the same result object. Those of a `trained` allocator stay as they are: it
+    knows better what matters.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, trained: bool) -> None:
+        self._trained = trained
         self._texture: TextureArray | None = None
         self._prior = torch.ones(1, 1)
         self._maps: RelevanceMaps | None = None
@@ -46,13 +48,16 @@ class GazeWeights:
 
     def weigh(self, maps: RelevanceMaps, view: MipLevels, texture: TextureArray) -> RelevanceMaps:
         """Return `maps` [gh, gw] of the picture in `view`, whose channels are `texture`, with weighed relevance."""
+        if self._trained:
+            return maps
         if self._weighed is not None and maps is self._maps and texture is self._texture:
             return self._weighed
         if texture is not self._texture:
             rows, cols = texture.entropy.shape
             self._prior = gaze_prior(_luma_of(view, texture), (rows, cols))
-        relevance = maps.relevance * self._prior.to(maps.relevance.device)
-        self._texture, self._maps, self._weighed = texture, maps, replace(maps, relevance=relevance)
+        gaze = self._prior.to(maps.relevance.device)
+        self._texture, self._maps = texture, maps
+        self._weighed = replace(maps, relevance=maps.relevance * gaze, gaze=gaze)
         return self._weighed
 
 

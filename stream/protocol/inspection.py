@@ -218,6 +218,8 @@ def tile_maps(
     }
     by_name["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
     by_name |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
+    if maps.gaze is not None:
+        by_name["where a viewer looks"] = TileMap("relevance", maps.gaze, *POSITIVE)
     by_name["relevance of this frame"] = TileMap("relevance", maps.frame_relevance, *POSITIVE)
     by_name["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
     if maps.prior is not None:

@@ -14,6 +14,7 @@ import torch
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import SCORES, all_tokens, explain, frame_packet_from, packet_from, weights_of
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.texture.regions import region_mean
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
@@ -73,8 +74,8 @@ def picture(seed: int) -> np.ndarray:
 
 @pytest.fixture
 def frame() -> FrameAllocation:
-    """The second of two different frames, in coarse tokens and fine ones."""
-    allocator = StreamAllocator(AllocatorOptions(strategy="foveated", budget=20))
+    """The second of two different frames, in coarse tokens and fine ones; as of a trained allocator, without a gaze."""
+    allocator = StreamAllocator(AllocatorOptions(strategy="foveated", budget=20), RelevanceRealiser(trained_for="m"))
     stream, smooth = PictureStream(), np.full((192, 256, 3), 90, np.uint8)
     allocator.allocate(stream.show(smooth))
     half = smooth.copy()

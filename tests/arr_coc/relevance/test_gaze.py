@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.packets import explain
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.gaze import gaze_prior, middle_prior, spectral_residual
 from tests.support.video import PictureStream, scenery
@@ -84,3 +85,12 @@ def test_a_still_picture_is_not_weighed_again(monkeypatch: pytest.MonkeyPatch) -
     assert again.maps is not None
     assert first.maps is not None
     assert again.maps.realised is first.maps.realised
+
+
+def test_reasons_say_what_the_gaze_leaves_of_the_balance() -> None:
+    frame = StreamAllocator(AllocatorOptions(budget=20)).allocate(PictureStream().show(scenery(ROWS, COLS)))
+    reasons = explain(frame)
+    assert len(reasons) == 20
+    for reason in reasons:
+        assert reason.memory == pytest.approx(0, abs=1e-6), "the first frame has no past"
+        assert reason.now == pytest.approx(reason.relevance, abs=1e-6)
