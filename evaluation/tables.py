@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 TRAINING = ROOT / "training" / "results"
 DOCUMENTS = (
-    *("README.md", "evaluation/README.md", "models/scenes-tiny/README.md"),
+    *("README.md", "evaluation/README.md", "models/scenes-tiny/README.md", "models/scenes-stock/README.md"),
     *("docs/fine-tuning.md", "docs/proof.md", "training/README.md"),
 )
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -31,6 +31,20 @@ _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", r
 SHARES = ("27%", "10%")
 MEASURED = ("still", "video", "text")
 REPORTED = (*MEASURED, "camouflage", "pan", "large", "stream")
+COMPARED = (
+    "smaller",
+    "evs",
+    "vidcom2",
+    "querystream",
+    "cdpruner",
+    "divprune",
+    "dart",
+    "sparsevlm",
+    "fastv",
+    "pyramiddrop",
+)
+"""Strategies of others, at equal tokens."""
+
 NONE = "–"
 
 Line = tuple[str, ...]
@@ -82,27 +96,20 @@ def _of_suites(title: str, suites: Sequence[str], ways: Iterable[Way], digits: i
 
 
 def glances() -> str:
-    """Gain by a glance for an untrained allocator, beside a trained one."""
+    """What a glance brings to an untrained allocator, beside a trained one."""
     ways = (
-        Way("all tokens", "whole", "full", ("100%",)),
-        Way("trained allocator", "whole", "arr-coc"),
-        Way("untrained, with a glance", "glance-untrained", "arr-coc-glance"),
-        Way("untrained, without", "glance-untrained", "arr-coc"),
-        Way("untrained, without, `topk`", "glance-untrained", "arr-coc-topk"),
+        Way("bundled, all tokens", "trained", "full", ("100%",)),
+        Way("bundled, trained allocator", "trained", "arr-coc"),
+        Way("bundled, untrained, with a glance", "untrained", "arr-coc-glance-drop"),
+        Way("… the overview kept", "untrained", "arr-coc-glance-keep"),
+        Way("… by similarity", "untrained", "arr-coc-glance-similarity"),
+        Way("bundled, untrained, without", "untrained", "arr-coc"),
+        Way("as a stock model, all tokens", "stock", "full", ("100%",)),
+        Way("as a stock model, with a glance", "stock", "arr-coc-glance-drop"),
+        Way("… the overview kept", "stock", "arr-coc-glance-keep"),
+        Way("as a stock model, without", "stock", "arr-coc"),
     )
-    return _of_suites("right, 27 / 10 %", MEASURED, ways)
-
-
-def attention() -> str:
-    """Glances with the decoder's attention, with similarity in its place, and none."""
-    ways = (
-        Way("trained allocator, no glance", "whole", "arr-coc"),
-        Way("untrained, a glance by attention", "attention", "arr-coc-glance"),
-        Way("untrained, a glance by similarity", "attention", "arr-coc-glance-similarity"),
-        Way("untrained, no glance", "attention", "arr-coc"),
-        Way("untrained, no glance, `topk`", "attention", "arr-coc-topk"),
-    )
-    return _of_suites("right, 27 / 10 %", ("text", "still"), ways)
+    return _of_suites("right, 27 / 10 %", REPORTED, ways)
 
 
 ABLATED_BUDGET = "27%"
@@ -189,41 +196,36 @@ def channels() -> str:
     return markdown(("", *figures, *after, *(f"right, `{suite}`" for suite in MEASURED)), lines)
 
 
-ASKED = (*MEASURED, "camouflage", "pan")
-
-
-def strategies() -> str:
-    """All strategies and suites; of baselines that were measured later, with what was measured beside them."""
-    baseline_names = [name for name in _names("baselines") if name not in ("full", "arr-coc", "divprune")]
-    names = [name for name in _names("scenes-tiny") if name not in ("full", *baseline_names)]
-    ways = [Way("`full` (100 %)", "scenes-tiny", "full", ("100%",))]
-    ways += [Way(f"`{name}`", "scenes-tiny", name) for name in names]
-    ways += [Way(f"`{name}`", "baselines", name) for name in baseline_names]
-    return _of_suites("right, 27 / 10 %", ASKED, ways)
-
-
-def reported() -> str:
-    """Right answers on the set `report`, by suite and strategy."""
+def reported(results: str, *others: Way) -> str:
+    """Right answers on the set `report`, by suite and strategy, and of `others`, which other files hold."""
     ways = (
-        Way("`full` (100 %)", "report", "full", ("100%",)),
-        *(Way(f"`{name}`", "report", name) for name in _names("report") if name != "full"),
+        Way("`full` (100 %)", results, "full", ("100%",)),
+        *(Way(f"`{name}`", results, name) for name in _names(results) if name != "full"),
+        *others,
     )
     return _of_suites("right, 27 / 10 %", REPORTED, ways)
 
 
-def baselines() -> str:
+STOCK_OTHERS = (
+    Way("`arr-coc`, all tokens encoded (`prune`)", "stock-prune", "arr-coc"),
+    Way("`memory`", "stock-stream", "memory"),
+    Way("`last-4` (100 %)", "stock-stream", "last-4", ("100%",)),
+)
+
+
+def baselines(results: str) -> str:
     """This project minus each baseline at equal tokens, in points, with the interval of the pairs."""
     compared = {
         (comparison["suite"], comparison["against"].split(" (")[0], comparison["budget"]): comparison
-        for comparison in _results("baselines")["at_equal_tokens"]
+        for comparison in _results(results)["at_equal_tokens"]
+        if comparison["strategy"] == "arr-coc"
     }
-    names = [name for name in _names("baselines") if name not in ("arr-coc", "full")]
     lines: list[Line] = []
-    for name in names:
+    for name in (name for name in COMPARED if ("still", name, SHARES[0]) in compared):
         for budget in SHARES:
-            differences = (_difference(compared[suite, name, budget]) for suite in ASKED)
+            differences = (_difference(compared[suite, name, budget]) for suite in REPORTED)
             lines.append((f"`{name}`" if budget == SHARES[0] else "", budget.replace("%", " %"), *differences))
-    return markdown(("`arr-coc` minus", "tokens", *ASKED), lines)
+    return markdown(("`arr-coc` minus", "tokens", *REPORTED), lines)
 
 
 def _difference(comparison: dict[str, Any]) -> str:
@@ -231,29 +233,6 @@ def _difference(comparison: dict[str, Any]) -> str:
     low, high = (_format_signed(100 * comparison[end], digits=0) for end in ("low", "high"))
     points = f"{_format_signed(100 * comparison['difference'], digits=0, plus=True)} ({low} to {high})"
     return f"**{points}**" if comparison["low"] > 0 or comparison["high"] < 0 else points
-
-
-def all_questions() -> str:
-    """All 300 questions of the suites, and what of the knowledge is kept."""
-    full, arr_coc, smaller = (
-        Way("`full`", "whole", "full", ("100%",)),
-        Way("`arr-coc`", "whole", "arr-coc"),
-        Way("`smaller`", "whole", "smaller"),
-    )
-
-    def known_share(suite: str) -> str:
-        (full_cell,) = full.cells(suite)
-        return (
-            NONE
-            if full_cell is None
-            else arr_coc.format_values(suite, lambda cell: 100 * right(cell) / right(full_cell))
-        )
-
-    lines = [
-        (way.label, *(way.format_values(suite, right, 1) for suite in MEASURED)) for way in (full, arr_coc, smaller)
-    ]
-    lines.insert(2, ("… of what all tokens know", *map(known_share, MEASURED)))
-    return markdown(("right, 100 % or 27 / 10 %", *MEASURED), lines)
 
 
 def feedback() -> str:
@@ -330,23 +309,27 @@ def real() -> str:
 
 
 def costs() -> str:
-    """Right answers of `still`, visual tokens and work of the strategies that a user would compare."""
-    suite = "still"
+    """Right answers of a model trained for this project's tokens, and of one as it comes, by what it is shown."""
+    suites = ("still", "text", "camouflage", "video")
     lines = []
-    for way in (
-        Way("all tokens", "scenes-tiny", "full", ("100%",)),
-        Way("ARR-COC, 27 / 10 % of the tokens", "scenes-tiny", "arr-coc"),
-        Way("the picture scaled down to as many tokens", "scenes-tiny", "smaller"),
-        Way("EVS, which drops tiles that did not change", "scenes-tiny", "evs"),
-        Way("VidCom2, which encodes all tokens first", "baselines", "vidcom2"),
+    for label, strategy, budgets in (
+        ("all tokens", "full", ("100%",)),
+        ("ARR-COC", "arr-coc", SHARES),
+        ("the picture scaled down", "smaller", SHARES),
+        ("VidCom2, which encodes all tokens first", "vidcom2", SHARES),
     ):
-        tokens = way.format_values(suite, lambda cell: cell["tokens"], unit="")
-        gflops = way.format_values(suite, lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
-        lines.append((way.label, way.format_values(suite, right), tokens, gflops))
-    return markdown(("shown to the model", "correct", "visual tokens", "GFLOPs"), lines)
+        trained, stock = (Way(label, results, strategy, budgets) for results in ("trained", "stock"))
+        gflops = trained.format_values("still", lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
+        of_suites = (f"{_plain(trained, suite)} · {_plain(stock, suite)}" for suite in suites)
+        lines.append((label, *of_suites, gflops))
+    return markdown(("shown to the model", *(f"`{suite}`" for suite in suites), "GFLOPs, `still`"), lines)
 
 
-def kinds() -> str:
+def _plain(way: Way, suite: str) -> str:
+    return way.format_values(suite, right, unit="")
+
+
+def kinds(results: str) -> str:
     """Right answers of `still` by kind of question, the best known first."""
     labels = {
         "number": "which number",
@@ -355,7 +338,7 @@ def kinds() -> str:
         "exists": "is there a …",
         "describe": "describe (share of its facts)",
     }
-    ways = (Way("all", "scenes-tiny", "full", ("100%",)), Way("ours", "scenes-tiny", "arr-coc"))
+    ways = (Way("all", results, "full", ("100%",)), Way("ours", results, "arr-coc"))
     measured = [cell for way in ways for cell in way.cells("still") if cell is not None]
     order = sorted(measured[0]["kinds"], key=lambda kind: -measured[0]["kinds"][kind]["accuracy"])
     lines = [
@@ -477,7 +460,6 @@ def shadow_compare() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "glances": glances,
-    "attention": attention,
     "scores-trained": lambda: ablation("scores", "arr-coc", "all three", SCORE_ROWS),
     "scores-glanced": lambda: ablation("scores-glanced", "arr-coc-glance", "all three", SCORE_ROWS),
     "balance-trained": lambda: ablation("balance", "arr-coc", "weights of the balancer", BALANCE_ROWS),
@@ -486,15 +468,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "budgets-glanced": lambda: ablation("balance-glanced", "arr-coc-glance", "27 % of each picture", BUDGET_ROWS),
     "sweep": sweep,
     "channels": channels,
-    "strategies": strategies,
-    "reported": reported,
-    "baselines": baselines,
-    "whole": all_questions,
+    "trained": lambda: reported("trained"),
+    "stock": lambda: reported("stock", *STOCK_OTHERS),
+    "baselines": lambda: baselines("trained"),
+    "baselines-stock": lambda: baselines("stock"),
     "feedback": feedback,
     "presence": presence,
     "real": real,
     "costs": costs,
-    "kinds": kinds,
+    "kinds": lambda: kinds("trained"),
+    "kinds-stock": lambda: kinds("stock"),
     "stream-right": stream_right,
     "stream-costs": stream_costs,
     "allocator-ways": allocator_ways,

@@ -406,11 +406,12 @@ class GlanceConfig(Section):
         bool | Literal["auto"],
         Option(
             "--glance / --no-glance",
-            "Look at an overview before answering something new. [for models without a trained allocator]",
+            "Look at an overview before answering something new. [auto: see docs/cli.md#glances]",
         ),
     ] = "auto"
     """Look at an overview before the answer to a new question, after a cut, after much came into view, and after
-    `every_s`. `auto`: with a model that has no allocator trained for it. See docs/cli.md#glances."""
+    `every_s`. `auto`: with a model that knows coarse tokens and has no trained allocator: the attention of others to
+    an overview misleads. See docs/cli.md#glances."""
     every_s: float = Field(default=60.0, gt=0)
     """Longest time between glances, in seconds of media time."""
     tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"

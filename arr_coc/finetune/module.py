@@ -40,7 +40,8 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
         nn.Module.__init__(self)
         super().__init__(qwen)
         self.model = qwen.model
-        self.allocator = qwen.allocator or ARRCOCLayer(ARRCOCConfig(levels=qwen.knows_levels)).eval()
+        untrained = ARRCOCConfig(levels=qwen.knows_levels, trained_for=qwen.model_id)
+        self.allocator = qwen.allocator or ARRCOCLayer(untrained).eval()
         for parameter in self.eval().parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         self.allocator.to(qwen.device)

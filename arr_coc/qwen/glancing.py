@@ -21,14 +21,17 @@ OverviewChoice = Literal["auto", "keep", "drop"]
 def resolve_glance(session: AnswerSession, glance: GlanceChoice, overview: OverviewChoice) -> GlanceOptions | None:
     """Return the options of a session's glances; None for no glances.
 
-    `auto`: glance if the model has no trained allocator, its attention can be read, and only chosen tokens are encoded.
+    `auto`: glance if the model knows the overview's coarse tokens and has no trained allocator, its attention can be
+    read, and only chosen tokens are encoded. The attention of a model that has never seen coarse tokens misleads.
     Raises OptionError for an invalid value, or if glances are enabled with an `encode` that makes them useless;
     ModelError if the model cannot glance.
     """
     if overview not in get_args(OverviewChoice):
         raise OptionError(f"overview must be one of {', '.join(get_args(OverviewChoice))}, got {overview!r}")
     takes_tokens_only = session.options.encode in NEEDS_TOKENS_ONLY
-    if glance == "auto" and not (session.qwen.realiser is None and session.can_glance and takes_tokens_only):
+    qwen = session.qwen
+    suits = qwen.knows_levels and qwen.realiser is None and session.can_glance and takes_tokens_only
+    if glance == "auto" and not suits:
         return None
     if glance is False:
         return None

@@ -157,7 +157,7 @@ def model_notices(hello: ServerHello, policy: SchedulePolicy) -> list[Notice]:
         notices.append(Notice(code="model-files", message=f"{hello.model_id}: {hello.notice}"))
     if hello.known_world is not None and not policy.source_is_drawn:
         notices.append(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
-    if policy.glances and not hello.allocator and not hello.attention_readable:
+    if policy.glances and hello.knows_levels and not hello.allocator and not hello.attention_readable:
         notices.append(Notice(code="glances-off", message=NO_GLANCE.format(model=hello.model_id)))
     if policy.memory_required and not hello.memory_tokens:
         notices.append(Notice(code="memory-off", message=NO_MEMORY))

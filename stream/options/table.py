@@ -33,7 +33,7 @@ OPTIONS = (
     Option("--memory / --no-memory", "Keep what the model was shown, and show it only what is new. [auto]", also="serve-answers doctor", key="answer.memory.enabled", kind="switch"),
     Option("--memory-frames N", "Newest frames that the model sees, each whole; 1: one picture kept up to date. [1]", also="serve-answers doctor", key="answer.memory.frames", kind="value"),
     Option("--memory-idle SHARE", "Share of the time in which the model reads ahead between answers; 0: never. [auto]", also="serve-answers", key="answer.memory.idle", kind="value"),
-    Option("--glance / --no-glance", "Look at an overview before answering something new. [for models without a trained allocator]", key="answer.glance.enabled", kind="switch"),
+    Option("--glance / --no-glance", "Look at an overview before answering something new. [auto: see docs/cli.md#glances]", key="answer.glance.enabled", kind="switch"),
     Option("--max-tokens N", "Maximum length of an answer, in text tokens. [64]", only="serve-answers", key="answer.max_tokens", kind="value"),
     Option("--decoding NAME", "What is taken from the model's own decoding options: checkpoint, plain. [auto]", without="demo", also="serve-answers", key="answer.decoding", kind="value"),
     Option("--thinking NAME", "Thoughts of the model before an answer: hide, show, off. [off]", without="demo", also="serve-answers", key="answer.thinking", kind="value"),

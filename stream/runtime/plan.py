@@ -174,7 +174,8 @@ class RunPlan:
                 f"{hello.model_id} cannot glance: its attention cannot be read; leave --glance out, or name another "
                 "model with -m"
             )
-        needs_glance = self.must_glance or not hello.allocator
+        # a model that has never seen coarse tokens looks past an overview of them
+        needs_glance = self.must_glance or (hello.knows_levels and not hello.allocator)
         if needs_glance and hello.can_glance:
             return self.allocator.glance
         return None

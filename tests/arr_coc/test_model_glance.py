@@ -16,7 +16,7 @@ from arr_coc.qwen.session import AnswerSession
 from evaluation.questions import EvalQuestion
 from evaluation.scoring import score_regions
 from evaluation.special_samples import camouflage_sample
-from evaluation.strategies.arr_coc import ARR_COC_GLANCE, ARR_COC_GLANCE_DROP, ARR_COC_GLANCE_KEEP, ARR_COC_TOPK
+from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE, ARR_COC_GLANCE_DROP, ARR_COC_GLANCE_KEEP
 from evaluation.strategies.base import Ask, Budget, Strategy
 from evaluation.suites import SUITES, suite_samples
 from tests.support.models import FAMILIES, tiny_qwen
@@ -49,19 +49,19 @@ def sharp(generation: Generation) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_stock_model_glances_by_itself(family: str, picture: np.ndarray) -> None:
+def test_a_stock_model_glances_if_asked_to(family: str, picture: np.ndarray) -> None:
     model = ARRCOCQwen(tiny_qwen(family))
-    with_overview = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="keep")
+    with_overview = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, glance=True, overview="keep")
     assert with_overview.overview > 0
     assert with_overview.tokens_used == len(with_overview.regions) == BUDGET
     assert (with_overview.regions[: with_overview.overview, 0] > 0).all()
     assert with_overview.timings.glance_ms > 0
-    without_overview = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="drop")
+    without_overview = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, glance=True, overview="drop")
     assert without_overview.overview == 0
     assert len(without_overview.regions) == BUDGET - with_overview.overview
     assert without_overview.tokens_used == BUDGET, "what was looked at is paid for"
-    plain = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, glance=False)
-    assert (plain.overview, plain.timings.glance_ms, plain.tokens_used) == (0, 0, BUDGET)
+    plain = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET)
+    assert (plain.overview, plain.timings.glance_ms, plain.tokens_used) == (0, 0, BUDGET), "it has seen no coarse token"
     assert model.fallbacks == 0
 
 
@@ -125,7 +125,7 @@ def share_of_faint_text(untrained: ARRCOCQwen, strategy: Strategy) -> float:
 
 
 def test_faint_text_gets_more_than_twice_the_tokens_of_bright_things_beside_it(untrained: ARRCOCQwen) -> None:
-    assert share_of_faint_text(untrained, ARR_COC_TOPK) < 1.5, "without a glance, what stands out has as many"
+    assert share_of_faint_text(untrained, ARR_COC) < 1.5, "without a glance, what stands out has as many"
     assert share_of_faint_text(untrained, ARR_COC_GLANCE) > 2
 
 
@@ -142,7 +142,7 @@ def test_of_several_frames_the_first_is_glanced_at_and_others_if_due(
     monkeypatch.setattr(AnswerSession, "glance", noting)
     model = ARRCOCQwen(tiny_qwen())
     clip, times_s = [picture, picture, 255 - picture, 255 - picture], (0, 2, 6, 7)
-    generation = model.generate(clip, QUERY, 3, BUDGET, overview="keep", times_s=times_s)
+    generation = model.generate(clip, QUERY, 3, BUDGET, glance=True, overview="keep", times_s=times_s)
     assert frame_indices == [0, 2], "the third frame is another scene"
     assert generation.tokens_used == 4 * BUDGET
 
@@ -204,7 +204,7 @@ def test_strategies_are_charged_for_what_they_look_at(suite: str, untrained: ARR
     question = EvalQuestion.of(0, sample)
     ask = Ask(question.frames, question.times_s, question.text, Budget.parse("27%"), "sparse", max_tokens=8)
     with_overview, without_overview, plain = (
-        strategy.answer(untrained.qwen, ask) for strategy in (ARR_COC_GLANCE_KEEP, ARR_COC_GLANCE_DROP, ARR_COC_TOPK)
+        strategy.answer(untrained.qwen, ask) for strategy in (ARR_COC_GLANCE_KEEP, ARR_COC_GLANCE_DROP, ARR_COC)
     )
     assert with_overview.tokens == without_overview.tokens == plain.tokens
     assert with_overview.flops.prefill > plain.flops.prefill

@@ -196,7 +196,7 @@ def test_of_an_adaptive_budget_the_most_tokens_rise() -> None:
     quality = controller("adaptive", TokenLimits(8, 40))
     assert steps(changes(quality, "xxxx")) == [(40, 60), (60, 90)]
     assert limits_of(quality) == (None, 90)
-    selector = RegionSelector(SelectorOptions("topk", Tensions("adaptive", limits=TokenLimits(8, 40)), False, 0, None))
+    selector = RegionSelector(SelectorOptions("topk", Tensions("adaptive", limits=TokenLimits(8, 40))))
     spread = torch.linspace(0, 1, TILES).reshape(12, 20)
     before, after = (selector.plan(spread, "adaptive", most).tokens for most in (None, 90))
     assert 8 < before <= 40 < after <= 90

@@ -278,7 +278,7 @@ def test_a_budget_that_is_too_small_for_a_word_rises_until_it_is_read(tmp_path: 
     )
     config = Config(
         source=str(tmp_path),
-        allocate=AllocateConfig(budget=4, min_tokens=4),
+        allocate=AllocateConfig(budget=4, min_tokens=4, strategy="mixed"),
         answer=answer,
         shadow=ShadowSection(every=1, act=True, window=4, agreeing=20),
         pipeline=PipelineConfig(single_process=True),

@@ -112,7 +112,7 @@ class Peer:
             self.send(
                 ServerHello(
                     model_id=self.model_id,
-                    knows_levels=False,
+                    knows_levels=True,
                     known_world=self.known_world,
                     allocator=self.allocator,
                     attention_readable=self.attention_readable,
