@@ -458,7 +458,7 @@ class StreamAllocator:
                     selector=RegionSelector(selector),
                     history=None if self.channels == "core13" else HistoryTracker(),
                     picture=None if weight is None else ComparedPicture(weight),
-                    gaze=GazeWeights(trained=self._relevance.trained),
+                    gaze=GazeWeights(trained=self._relevance.trained, on_device=options.on_device),
                 ),
             )
             self._glances.reset()

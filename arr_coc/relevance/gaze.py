@@ -39,8 +39,10 @@ class GazeWeights:
     knows better what matters.
     """
 
-    def __init__(self, *, trained: bool) -> None:
+    def __init__(self, *, trained: bool, on_device: bool = False) -> None:
+        """`on_device`: luma of a texture on a device is taken there."""
         self._trained = trained
+        self._on_device = on_device
         self._texture: TextureArray | None = None
         self._prior = torch.ones(1, 1)
         self._maps: RelevanceMaps | None = None
@@ -54,20 +56,19 @@ class GazeWeights:
             return self._weighed
         if texture is not self._texture:
             rows, cols = texture.entropy.shape
-            self._prior = gaze_prior(_luma_of(view, texture), (rows, cols))
+            self._prior = gaze_prior(self._luma(view, (rows, cols)), (rows, cols))
         gaze = self._prior.to(maps.relevance.device)
         self._texture, self._maps = texture, maps
         self._weighed = replace(maps, relevance=maps.relevance * gaze, gaze=gaze)
         return self._weighed
 
-
-def _luma_of(view: MipLevels, texture: TextureArray) -> torch.Tensor:
-    """Return the luma of the coarsest level that has enough texels."""
-    if not texture.entropy.is_cpu and isinstance(view, DeviceChannels):
-        return view.luma()
-    texels = TILE_PX * min(texture.entropy.shape)
-    level = next((level for level in (3, 2) if texels >> level >= SPECTRUM_SIDE), 1)
-    return torch.from_numpy(cv2.cvtColor(view.read(level), cv2.COLOR_RGB2GRAY)).float()
+    def _luma(self, view: MipLevels, shape: tuple[int, int]) -> torch.Tensor:
+        """Return the luma of the coarsest level that has enough texels."""
+        if self._on_device and isinstance(view, DeviceChannels):
+            return view.luma()
+        texels = TILE_PX * min(shape)
+        level = next((level for level in (3, 2) if texels >> level >= SPECTRUM_SIDE), 1)
+        return torch.from_numpy(cv2.cvtColor(view.read(level), cv2.COLOR_RGB2GRAY)).float()
 
 
 def gaze_prior(luma: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:

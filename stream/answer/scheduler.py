@@ -330,7 +330,9 @@ class AnswerScheduler:
             return
         self._wait_for(lambda: not client.busy)
         if client.requests.recalls_next:
-            self._idle.recall(tokens)
+            # nothing was read ahead by a model that does not, so no packet was chosen either
+            if client.hello is not None and client.hello.reads_ahead:
+                self._idle.recall(tokens)
         elif may_read_ahead(client):
             client.outbox.append((idle.request(in_lockstep=True), []))
             self._wait_for(lambda: idle.is_granted or not idle.is_open)

@@ -113,7 +113,7 @@ def draw_corners() -> Image:
 
 def draw_number() -> Image:
     """A number of two digits; uint8 [H, W, 3]."""
-    return _things(MOSS, SceneObject("number", "red", 384.0, 250.0, 110.0, number=47))
+    return _things(MOSS, SceneObject("number", "red", 384.0, 250.0, 110.0, number=64))
 
 
 def draw_word() -> Image:
@@ -213,7 +213,7 @@ STILLS: tuple[Still, ...] = (
     Still("colour", "What colour is the cross?", draw_row, KnownAnswer("white", ("white",))),
     Still("place", "Where is the star?", draw_corners, KnownAnswer("top left", ("top left|upper left",))),
     Still("neighbour", "What is left of the ring?", draw_row, KnownAnswer("a yellow triangle", ("yellow triangle",))),
-    Still("number", "What number is there?", draw_number, KnownAnswer("47", ("47|forty seven",))),
+    Still("number", "What number is there?", draw_number, KnownAnswer("64", ("64|sixty four",))),
     Still("word", "What word is there?", draw_word, KnownAnswer(_WORD, (_WORD.lower(),))),
     Still(
         "sleeping cat",

@@ -55,7 +55,7 @@ def test_an_example_prints(name: str, line: str, tmp_path: Path) -> None:
 
 
 def test_a_picture_is_asked_about_and_its_heat_map_written(tmp_path: Path) -> None:
-    assert output(tmp_path, str(EXAMPLES / "picture.py")) == "left.  (63 visual tokens of 240)\n"
+    assert output(tmp_path, str(EXAMPLES / "picture.py")) == "left.  (65 visual tokens of 240)\n"
     assert (tmp_path / "heatmap.png").stat().st_size > 100
 
 
