@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 TRAINING = ROOT / "training" / "results"
 DOCUMENTS = (
     *("README.md", "evaluation/README.md", "models/scenes-tiny/README.md", "models/scenes-stock/README.md"),
-    *("docs/fine-tuning.md", "docs/proof.md", "training/README.md"),
+    *("docs/proof.md", "training/README.md"),
 )
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -400,24 +400,6 @@ def stream_costs() -> str:
     )
 
 
-def allocator_ways() -> str:
-    """Share of the asked tiles that an allocator shows at level 0, by what taught it."""
-    measured = json.loads((TRAINING / "allocator.json").read_text("utf-8"))["test"]
-    labels = {
-        "untrained": "nothing (untrained)",
-        "boxes": "boxes of the asked things",
-        "attention": "the model's attention",
-        "answer": "the loss of the answer alone",
-        "answer-after-boxes": "boxes, then the loss of the answer",
-    }
-    lines = []
-    for way, label in labels.items():
-        scores = measured[way]["all"]
-        shares = (f"{100 * scores[share]:.0f} %" for share in ("recall", "recall_small"))
-        lines.append((label, *shares, f"{scores['matched_iou']:.2f}"))
-    return markdown(("learned from", "shown of 25 % of the tokens", "of 10 %", "IoU of as many tiles"), lines)
-
-
 SHADOW_SUITES = ("video", "stream")
 
 
@@ -480,7 +462,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds-stock": lambda: kinds("stock"),
     "stream-right": stream_right,
     "stream-costs": stream_costs,
-    "allocator-ways": allocator_ways,
     "shadow": shadow,
     "shadow-compare": shadow_compare,
     "estimate": lambda: markdown(estimate.HEAD, estimate.rows()),
