@@ -1,73 +1,76 @@
-"""Tables of options in docs/cli.md: those of each command, and those that all runs have, between marks in the page.
+"""Table of options in docs/cli.md, between marks in the page: each option once, with the commands that have it.
 
-Options with a key are described by its field in stream/config.py, the others by their help.
+The rows are in the order and in the groups of the help.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import typer
 from typer.core import TyperOption
 
-from scripts.config_reference import documented_keys, linked, text_of
+from scripts.config_reference import documented_keys, linked, text_of, with_reference
 from stream.cli import application
-from stream.commands.options import SHARED, options_of
-from stream.config_loading import known_keys
-from stream.options.option import RUN, Option
+from stream.commands.help import BEHAVIOUR, GROUPS
+from stream.commands.options import options_of
+from stream.options.option import RUN
 
-COMMON = "all runs"
-BLOCK = re.compile(r"(<!-- options of ([\w -]+) -->\n).*?(<!-- end of options -->)", re.DOTALL)
-DEFAULT = re.compile(r"(?: \[([^\]]*)\])?$")
+BLOCK = re.compile(r"(<!-- options -->\n).*?(<!-- end of options -->)", re.DOTALL)
 PAGE = "cli.md"
+OTHER = "Other commands"
+"""Heading of the options that no run has."""
 
 
 def cli_page(text: str) -> str:
-    """Return docs/cli.md with its tables written anew."""
-    return BLOCK.sub(lambda block: f"{block[1]}\n{_table(block[2])}\n{block[3]}", text)
+    """Return docs/cli.md with its table written anew."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{option_table()}\n{block[2]}", text)
 
 
-def _table(command: str) -> str:
-    every_run = {option.parameter: option for option in options_of("caption") if "bench" in option.commands}
-    shared = {name for name, (*_, commands) in SHARED.items() if "bench" in commands.split()}
-    parameters = _declared("caption" if command == COMMON else command)
-    config_options = every_run if command == COMMON else {option.parameter: option for option in options_of(command)}
-    common = {*every_run, *shared} if command in RUN.split() else set()
-    meanings = documented_keys()
-    rows = [
-        _row(option, config_options.get(name), meanings)
-        for name, option in parameters.items()
-        if (name in every_run or name in shared if command == COMMON else name not in common)
-    ]
-    omissions = [f"`{option.names[0]}`" for name, option in every_run.items() if common and name not in parameters]
-    note = f"\nAnd the [common options](#common-options), except {', '.join(omissions)}.\n" if omissions else ""
-    return "| option | meaning | default | key |\n| --- | --- | --- | --- |\n" + "".join(rows) + note
+def option_table() -> str:
+    """Return a row for each option; one whose help differs between commands has several."""
+    commands: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], str] = {}
+    texts = documented_keys()
+    for command, options in declared_options().items():
+        keys = {option.parameter: option.key for option in options_of(command)}
+        for option in options:
+            names = with_reference(_names(option), texts.get(keys.get(option.name or "", ""), ""), PAGE)
+            row = (names, option.help or "")
+            commands.setdefault(row, []).append(command)
+            if command in RUN.split():
+                groups.setdefault(row, option.rich_help_panel or BEHAVIOUR)
+    lines = ["| option | meaning [default] | commands |\n| --- | --- | --- |\n"]
+    for group in (*GROUPS, OTHER):
+        lines.append(f"| **{group}** | | |\n")
+        for (names, text), having in commands.items():
+            if groups.get((names, text), OTHER) == group:
+                lines.append(f"| {names} | {linked(text_of(text), PAGE)} | {commands_text(having)} |\n")
+    return "".join(lines)
 
 
-def _declared(command: str) -> dict[str, TyperOption]:
-    """Return the options of a command by their parameters, in the order of the help."""
+def declared_options() -> dict[str, list[TyperOption]]:
+    """Return the options of each command in the order of its help."""
     group: Any = typer.main.get_command(application())
-    params = group.commands[command].params
-    return {param.name: param for param in params if param.param_type_name == "option"}
+    return {
+        name: [param for param in command.params if param.param_type_name == "option"]
+        for name, command in group.commands.items()
+    }
 
 
-def _row(option: TyperOption, config_option: Option | None, meanings: Mapping[str, str]) -> str:
+def commands_text(names: list[str]) -> str:
+    """Return the commands of an option: `runs` for those that run, `runs but demo` if few of them lack it."""
+    runs = RUN.split()
+    lacking = [name for name in runs if name not in names]
+    others = [name for name in names if name not in runs]
+    if len(lacking) > 2:
+        return ", ".join(names)
+    exception = f" but {' and '.join(lacking)}" if lacking else ""
+    return ", ".join([f"runs{exception}", *others])
+
+
+def _names(option: TyperOption) -> str:
     names = [*sorted(option.opts, key=len), *option.secondary_opts]
     names[-1] += f" {option.metavar}" if option.metavar else ""
-    text, default = DEFAULT.sub("", option.help or ""), DEFAULT.search(option.help or "")
-    meaning, key = text_of(text), ""
-    if config_option is not None:
-        meaning, key = meanings[config_option.key] + _choices(config_option.key), f"`{config_option.key}`"
-    default_text = default[1] if default is not None and default[1] else "off" if option.is_flag else ""
-    return f"| {', '.join(f'`{name}`' for name in names)} | {linked(meaning, PAGE)} | {default_text} | {key} |\n"
-
-
-def _choices(key: str) -> str:
-    annotation = known_keys()[key].annotation
-    return (
-        f" Values: {', '.join(f'`{value}`' for value in get_args(annotation))}."
-        if get_origin(annotation) is Literal
-        else ""
-    )
+    return text_of(", ".join(f"`{name}`" for name in names))

@@ -101,17 +101,19 @@ class CaptureConfig(Section):
     """Source: the part that is read, its size and its pace."""
 
     fit: Literal["pad", "resize"] = "pad"
-    """`pad`: edge replication to multiples of 32. `resize`: as Qwen's processor, for parity with the stock model."""
+    """`pad`: edge replication to multiples of 32; `resize`: as Qwen's processor, for parity with the stock model. See
+    docs/sources.md#processing-resolution."""
     size: str | None = Field(default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", examples=["640x480"])
-    """Work size "WxH"; native when absent."""
+    """Work size "WxH"; the source's own when absent."""
     aspect: str = Field(default="auto", pattern=r"^(auto|off|[1-9]\d{0,4}:[1-9]\d{0,4})$", examples=["16:9"])
-    """Shape of the picture: `auto`, by the sample aspect ratio that the stream states; `off`, as many pixels as are
-    coded; or width to height of the picture as it is shown, such as `"16:9"`. See docs/sources.md#shape."""
+    """Shape of the picture: `auto`, as the stream states it; `off`, as many pixels as are coded; or width to height as
+    it is shown. See docs/sources.md#shape."""
     deinterlace: Literal["auto", "on", "off"] = "auto"
-    """Make whole pictures of interlaced video, whose odd and even lines show two moments: `auto`, of frames that are
-    flagged as interlaced; `on`, of all; `off`, of none. See docs/sources.md#interlaced-video."""
+    """Make whole pictures of interlaced video: of frames that are flagged so (`auto`), of all, or of none. See
+    docs/sources.md#interlaced-video."""
     max_tiles: int | None = Field(default=None, ge=1)
-    """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
+    """Most tiles; a frame with more is scaled down as Qwen's processor would. See
+    docs/sources.md#processing-resolution."""
     max_frames: Annotated[
         int | None, Option("--max-frames N", "Stop after this many frames. [no limit]", without="web")
     ] = Field(default=None, ge=1)
@@ -137,7 +139,8 @@ class CaptureConfig(Section):
     """Wait for more at the end of a file that still grows, such as a recording that goes on. See
     docs/sources.md#files-that-still-grow."""
     follow_idle_s: float = Field(default=30.0, gt=0)
-    """Time in which a followed file does not grow, after which it has ended, in seconds."""
+    """Time without growth after which a followed file has ended, in seconds. See
+    docs/sources.md#files-that-still-grow."""
     realtime: Annotated[
         bool,
         Option("--realtime", "Play a file at its own pace; late frames are dropped.", only="caption bench"),
@@ -147,32 +150,33 @@ class CaptureConfig(Section):
     loop: bool = False
     """Begin a drawn scene anew at its end, until the run is ended. The command `web` does so."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
-    """Largest picture, width times height, that is decoded; a larger one is refused before memory is taken for it."""
+    """Largest picture, width times height, that is decoded; a larger one is refused."""
     decoder: Literal["software", "auto", "cuda", "vaapi", "videotoolbox"] = "software"
-    """Decoder of files, standard input and network streams: in software, or by a device (NVDEC, VA-API, VideoToolbox).
-    `auto`: the first device that works. What a device cannot decode is decoded in software. docs/sources.md says when a
-    device pays."""
+    """Decoder of files, standard input and network streams: in software, by a device, or by the first device that works
+    (`auto`). What a device cannot decode is decoded in software. See docs/sources.md#decoding-in-hardware."""
     fps: float | None = Field(default=None, gt=0, le=1000)
     """Frames a second of an image folder (25 when absent), or requested of a camera."""
     camera_mode: str | None = Field(
         default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}(:\w+)?$", examples=["1280x720:mjpeg"]
     )
-    """Mode of a camera, "WxH" or "WxH:FORMAT"; `devices` lists the modes. The driver's choice when absent. Of a screen:
-    the size of the captured area."""
+    """Mode of a camera, "WxH" or "WxH:FORMAT", as `devices` lists them, the driver's when absent; size of the captured
+    area of a screen."""
     rtsp_transport: Literal["tcp", "udp"] = "tcp"
     """Transport of RTSP media: `tcp` loses nothing, `udp` is sooner on a bad network."""
     tls_verify: Literal["auto"] | bool = "auto"
-    """Check the certificate of a source over TLS. `auto`: of `https` and `rtmps`, and of a camera (`rtsps`, `onvifs`)
-    where `ca_file` is given: cameras usually sign their own."""
+    """Check the certificate of a source over TLS; `auto`: of `https` and `rtmps`, and of cameras if `ca_file` is given.
+    See docs/sources.md#certificates."""
     ca_file: FileName | None = Field(default=None, examples=['"camera.pem"'])
-    """PEM file with the certificates that are trusted, such as a camera's own; those of the system when absent."""
+    """PEM file with trusted certificates, such as a camera's own; those of the system when absent. See
+    docs/sources.md#certificates."""
     headers: dict[str, str] = Field(default={}, examples=['{Authorization = "Bearer $CAMERA_TOKEN"}'])
-    """Headers of requests over HTTP and HTTPS, as a table, also `User-Agent` and `Cookie`. `$NAME` is the value of an
-    environment variable, which is written nowhere; `$$` is a $ (docs/sources.md#headers)."""
+    """Headers of requests over HTTP and HTTPS; `$NAME` is an environment variable, `$$` a $. No value is written
+    anywhere (docs/sources.md#headers)."""
     reconnect: bool = True
-    """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
+    """Open a lost live source again, with growing waits; otherwise its loss ends the run. See
+    docs/sources.md#when-it-is-lost."""
     open_timeout_s: float = Field(default=10.0, gt=0)
-    """Time limit of one attempt to reach a live source, in seconds."""
+    """Time limit of one attempt to open a live source, in seconds. See docs/sources.md#delay."""
     stall_s: float = Field(default=5.0, gt=0)
     """Time without a frame after which a live source counts as lost, in seconds."""
 
@@ -194,14 +198,14 @@ class TextureConfig(Section):
     """Texture backend: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` if there is one, else `cpu`. See
     docs/cli.md#texture-backends."""
     interop: Literal["auto", "off"] = "auto"
-    """How a model on CUDA reads a texture of OpenGL. `auto`: on the GPU, if `gl` draws on the model's; else, and
-    with `off`, it is read back."""
+    """How a model on CUDA reads a texture of OpenGL: on the GPU if `gl` draws on the model's (`auto`), or read back
+    (`off`). See docs/gpu.md#sharing-with-opengl."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty if its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
     """A tile is also dirty if the largest 2x2 mean of the difference exceeds this, of 255."""
     lease_timeout_ms: int = Field(default=2000, ge=1)
-    """Longest wait of the writer for readers of the texture, and of them for it, in milliseconds."""
+    """Longest wait between writer and readers of the texture, in milliseconds."""
     cut: CutConfig = CutConfig()
 
 
@@ -225,24 +229,24 @@ class AllocateConfig(Section):
         default=DEFAULT_LIMITS.min_tokens, ge=1
     )
     """Least visual tokens a frame with a budget that is `auto` or `adaptive`, or adapts to `latency.target_ms`; a frame
-    with fewer tiles is shown whole."""
+    with fewer tiles is shown whole. See docs/cli.md#how-many-tokens."""
     max_tokens: Annotated[
         int, Option("--max-budget N", "Most tokens of a budget that adapts. [{default}]", also="doctor")
     ] = Field(default=DEFAULT_LIMITS.max_tokens, ge=1)
-    """Most visual tokens a frame with a budget that adapts."""
+    """Most visual tokens a frame with a budget that adapts. See docs/cli.md#how-many-tokens."""
     explore: float = Field(default=0.10, ge=0, le=1)
     """Share of the budget for tiles that were not shown for longest."""
     coverage: float = Field(default=0.25, ge=0, le=1)
     """Share of the budget that `mixed` spreads evenly."""
     wide: Literal["auto"] | bool = "auto"
-    """Wide and tall tokens for lines of text, with `topk`, `mixed` and `foveated`. `auto`: if the model knows them."""
+    """Wide and tall tokens for lines of text, with `topk`, `mixed` and `foveated`; `auto`: if the model knows them."""
     tau_ms: float = Field(default=93.0, gt=0)
-    """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
+    """Time constant of blending relevance; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0
     """Seed of the strategy `random`."""
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
-    """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
-    trained on, which also win over another name; `core13` if the model has none."""
+    """Channels of a tile that relevance is made of; `auto`: those that the model's allocator was trained on, else
+    `core13`. A trained allocator wins over another name (docs/methods.md)."""
 
     @property
     def limits(self) -> TokenLimits:
@@ -251,21 +255,20 @@ class AllocateConfig(Section):
 
 
 class IncrementalConfig(Section):
-    """Limits of `encode = "incremental"`: what it keeps, and when it encodes again. benchmarks/README.md: its error."""
+    """Limits of `encode = "incremental"` (docs/cli.md#incremental-encoding)."""
 
     every_frames: int | None = Field(default=64, ge=1)
-    """Number of frames after which all regions are encoded afresh; none for never."""
+    """Frames after which all regions are encoded afresh; none for never."""
     share: float = Field(default=0.10, ge=0, le=1)
-    """Share of the regions that are encoded again with every frame although they did not change."""
+    """Share of the unchanged regions that are encoded again with every frame."""
     drift_limit: float | None = Field(default=0.2, gt=0)
     """Error of these regions above which the next frame is encoded afresh; none for no limit."""
     memory_mb: float = Field(default=1024.0, ge=0)
-    """Memory for kept keys and values, in MB; a frame that alone needs more is encoded as with `sparse`."""
+    """Memory for kept keys and values, in MB; a frame that needs more is encoded as with `sparse`."""
 
 
 class MemoryConfig(Section):
-    """Visual memory: the model keeps a group of pictures, one picture that is kept up to date or the newest frames, so
-    that an answer costs what has changed. With `encode` sparse and incremental."""
+    """Visual memory, with `encode` sparse and incremental (docs/cli.md#visual-memory)."""
 
     enabled: Annotated[
         bool | Literal["auto"],
@@ -289,13 +292,12 @@ class MemoryConfig(Section):
     movement; more than one switch the memory on. 1: one picture that is kept up to date. With `api.url`: number of
     frames that are sent. See docs/cli.md#several-frames."""
     tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
-    """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
+    """Most visual tokens that a group of pictures shows; a frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
-    """Age of a group of pictures, in seconds of media time, at which a new one begins."""
+    """Age at which a group of which tokens were superseded begins anew, in seconds of media time."""
     patch: bool = False
-    """Go on with a group of which something has changed, and show that and what is near it again, in place of a new
-    one. While a thing moves all the time, first tokens come three to five times as soon; but 3 to 8 of 100 answers name
-    what is gone."""
+    """Go on with a group of which something has changed: sooner, but some answers name what is gone. See
+    docs/cli.md#visual-memory."""
     idle: Annotated[
         Annotated[float, Field(ge=0, le=1)] | Literal["auto"],
         Option(
@@ -304,10 +306,10 @@ class MemoryConfig(Section):
             also="serve-answers",
         ),
     ] = "auto"
-    """Share of the time in which the model works between answers: it reads what changed, then tiles not yet shown in
-    full resolution, the most relevant first, and writes the group anew once tokens of it were superseded. It gives way
-    to every question. `auto`: 0.25 on a CPU, 0.5 on a GPU. 0: never. A file that is read frame by frame counts its
-    frames' time in place of the clock's, so that results do not depend on the machine."""
+    """Share of the time in which the model reads ahead: what changed, then tiles not yet shown in full resolution, the
+    most relevant first; then the group is written anew. It gives way to every question. `auto`: 0.25 on a CPU, 0.5 on a
+    GPU. A file that is read frame by frame counts its frames' time in place of the clock's, so that results do not
+    depend on the machine. See docs/cli.md#visual-memory."""
 
     def idle_share(self, auto: float) -> float:
         """Return `idle`, with this share for `auto`."""
@@ -325,28 +327,27 @@ class WatchConfig(Section):
     threshold: float = Field(default=0.6, gt=0, le=1)
     """Lowest probability of a yes."""
     no_below: float | None = Field(default=None, ge=0, lt=1)
-    """Highest probability of a no; in between a check says nothing. 0.4 when absent, or `threshold` if that is less."""
+    """Highest probability of a no, 0.4 or `threshold` when absent; in between a check says nothing."""
     sure: float = Field(default=0.95, ge=0.5, le=1)
-    """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
-    next."""
+    """A check of this probability changes the answer alone; any other must be confirmed by the next."""
     certain: float = Field(default=0.1, ge=0, le=1)
     """Least probability of yes and no together; below it a check says nothing."""
     hold_s: float = Field(default=0.0, ge=0, le=YEAR_S)
-    """Time for which the answer must stay yes before it is a match, in seconds."""
+    """Time for which the answer must stay yes before a match, in seconds."""
     cooldown_s: float = Field(default=0.0, ge=0, le=YEAR_S)
     """Time after a match in which there is no other, in seconds."""
     schedule: Annotated[str, AfterValidator(check_schedule)] | None = Field(default=None, examples=[SCHEDULE_EXAMPLE])
-    """Days and hours at which it is checked, with a time zone: `[DAYS] HH:MM-HH:MM [ZONE]`, several separated by `;`;
-    always when absent, and for a source that is not live."""
+    """Days and hours of checks, `[DAYS] HH:MM-HH:MM [ZONE]`, several separated by `;`; always when absent, and for a
+    source that is not live."""
     zone: str | None = Field(default=None, min_length=1, examples=['"porch"'])
     """Name of the zone that it is about. Tokens show the zones of all questions of the run, or the whole picture if one
     has none (docs/zones.md)."""
     every_s: float | None = Field(default=30.0, gt=0, le=YEAR_S)
     """Longest time between checks, in seconds; none to check only on change."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)
-    """Check when the relevance-weighted change since the last check reaches this share."""
+    """Check when the relevance-weighted change since the last check reaches this."""
     on_cut: bool = True
-    """Check at a scene cut, at a change of the picture's size or format, and when a lost source is back."""
+    """Check at a scene cut, at another size or format, and when a lost source is back."""
     least_s: float = Field(default=0.25, ge=0, le=YEAR_S)
     """Shortest time between checks, in seconds; a cut does not wait."""
     on_match: str | None = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
@@ -358,8 +359,7 @@ class WatchConfig(Section):
     ends_run: bool = False
     """End the run with the first match, as `--until` does."""
     force: bool = False
-    """Check also if the model only knows another world than the source shows, or has never seen a word of the
-    question; each check then says that it means nothing."""
+    """Check also if the model does not know the source or a word; each check then says that it means nothing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -399,8 +399,7 @@ def name_watches(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
 
 
 class GlanceConfig(Section):
-    """Glances: before an answer of which nothing is known yet, the model looks at a coarse overview of the frame with
-    the question, and what it attends to draws the frame's tokens. With `encode` sparse and incremental."""
+    """Glances at an overview before an answer, with `encode` sparse and incremental (docs/cli.md#glances)."""
 
     enabled: Annotated[
         bool | Literal["auto"],
@@ -415,7 +414,7 @@ class GlanceConfig(Section):
     every_s: float = Field(default=60.0, gt=0)
     """Longest time between glances, in seconds of media time."""
     tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Visual tokens of an overview, at most; they count in the budget. `auto`: 64, and no more than half the budget."""
+    """Most visual tokens of an overview, counted in the budget; `auto`: 64, and no more than half the budget."""
 
 
 class AnswerConfig(Section):
@@ -430,8 +429,8 @@ class AnswerConfig(Section):
         ),
         Option("-m, --model NAME", "The model to check. [bundled]", only="doctor"),
     ] = None
-    """Folder or hub name; when absent the bundled model, which only knows drawn scenes. With `api.url`: its name
-    there."""
+    """Folder or hub name; when absent the bundled model, which only knows drawn scenes. With `api.url`: its name there.
+    See docs/models.md."""
     allocator: Annotated[
         FileName | None,
         Option(
@@ -445,7 +444,7 @@ class AnswerConfig(Section):
     )
     """The question or instruction."""
     captions: bool = False
-    """Ask `query` beside the watches of `[[watch]]`; otherwise they are all that is asked. `-q` switches it on."""
+    """Ask `query` beside watches, as `-q` does; otherwise they are all that is asked."""
     system: Annotated[
         str | None, Option("--system TEXT", "System prompt. [the model's own]", also="serve-answers", without="demo")
     ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
@@ -462,7 +461,8 @@ class AnswerConfig(Section):
     choices: Annotated[
         str | None, Option("--choices TEXT,…", "Answers that are one of these texts. [off]", without="demo")
     ] = Field(default=None, min_length=1, examples=['"sun,rain"'])
-    """Texts, separated by commas, of which each answer is one. In place of `answer.json_schema`."""
+    """Texts, separated by commas, of which each answer is one. In place of `answer.json_schema`
+    (docs/structured-answers.md)."""
     zone: Annotated[
         str | None, Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]")
     ] = Field(default=None, min_length=1, examples=['"porch"'])
@@ -472,12 +472,12 @@ class AnswerConfig(Section):
         Literal["always", "news"],
         Option("--when NAME", "Give every answer, or only those that say something new: {choices}. [{default}]"),
     ] = "always"
-    """`news`: an answer that is the same as the one before is not given; the event `unchanged` reports it. The first
-    answer, the one after a cut and the one to another question are always given."""
+    """`news`: an answer that is the same as the one before is not given; the event `unchanged` reports it. See
+    docs/cli.md#earlier-answers."""
     same_above: float = Field(default=0.5, gt=0, le=1)
-    """With `when = "news"`: probability from which on the previous answer holds without another one being made. It is
-    that of the answer's least likely token in the new frame; of a model behind `api.url`, that it is still right.
-    Above 0.5 a greedy answer would be the same text; a lower one also lets pass what would be worded differently."""
+    """With `when = "news"`: probability from which on the previous answer still holds. It is that of the answer's least
+    likely token in the new frame; of a model behind `api.url`, that it is still right. See
+    docs/cli.md#earlier-answers."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
     ] = Field(default=2.0, gt=0, le=YEAR_S)
@@ -491,21 +491,22 @@ class AnswerConfig(Section):
         ),
     ] = "sparse"
     """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
-    (`incremental`), or all. `picture`: for a server of `--api`, as `api.picture` says; `sparse` if that is
-    `tokens`."""
+    (`incremental`), or all. `picture`: for a server of `--api`, as `api.picture` says; `sparse` if that is `tokens`.
+    See docs/models.md#choice-of-tokens."""
     incremental: IncrementalConfig = IncrementalConfig()
     memory: MemoryConfig = MemoryConfig()
     glance: GlanceConfig = GlanceConfig()
     overview: Literal["auto", "keep", "drop"] = "auto"
-    """Overview of a glance: part of what the answer is given (`keep`), or for the glance alone (`drop`). `auto` is what
-    evaluation found to be better."""
+    """Keep the overview of a glance in the answer's prompt, or drop it; `auto`: the better one by evaluation. See
+    docs/cli.md#glances."""
     on_change: float | None = Field(default=None, gt=0, le=1)
     """Answer when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool | Literal["finish", "cancel"] = "finish"
-    """Answer at a scene cut, at a change of the picture's size or format, and when a lost source is back: after the
-    answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason."""
+    """Answer at a cut after the answer in progress (`finish`, true), in its place (`cancel`), or not (false). See
+    docs/cli.md#at-a-cut."""
     feedback: bool = True
-    """Let the regions that an answer attended to draw the tokens of later frames."""
+    """Let the regions that an answer attended to draw the tokens of later frames. See
+    docs/cli.md#feedback-from-answers."""
     max_tokens: Annotated[
         int, Option("--max-tokens N", "Maximum length of an answer, in text tokens. [{default}]", only="serve-answers")
     ] = Field(default=64, ge=1)
@@ -521,10 +522,9 @@ class AnswerConfig(Section):
     ] = "auto"
     """What is taken from the model's `generation_config.json` for keys that are not set: its penalties, and with a
     temperature also `top_p`, `top_k` and `min_p` (`auto`); its sampling too, if it asks for that, with the seed of
-    `answer.seed` (`checkpoint`); or nothing (`plain`). With `answer.server` the server's own applies, with `api.url`
-    that of the server there."""
+    `answer.seed` (`checkpoint`); or nothing (`plain`). See docs/models.md#decoding-and-thoughts."""
     temperature: float = Field(default=0.0, ge=0)
-    """0 is greedy: the same answer on every run. With `decoding = "checkpoint"`, 0 is the model's own."""
+    """0 is greedy, the same answer on every run; with `decoding = "checkpoint"` 0 is the model's own."""
     thinking: Annotated[
         Literal["hide", "show", "off"],
         Option(
@@ -535,31 +535,30 @@ class AnswerConfig(Section):
         ),
     ] = "off"
     """Thoughts of a model before its answer: not asked for (`off`), made and left out of the answer (`hide`), or shown
-    with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger. With
-    `answer.server` the server's own applies."""
+    with it (`show`). They count for `answer.max_tokens`, which then has to be larger. See
+    docs/models.md#decoding-and-thoughts."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature.
-    When absent, the model's own, else 1, which is all."""
+    """Nucleus sampling: draw from the likeliest tokens that together reach this probability, the model's own or 1 when
+    absent. With a temperature."""
     top_k: int | None = Field(default=None, ge=0)
-    """Draw from this number of the likeliest tokens; 0 for all. With a temperature. When absent, the model's own, else
-    0."""
+    """Draw from this number of the likeliest tokens; 0 for all, the model's own or 0 when absent. With a
+    temperature."""
     min_p: float | None = Field(default=None, ge=0, le=1)
-    """Draw from tokens that are at least this many times as likely as the likeliest; with a temperature. When absent,
-    the model's own, else 0."""
+    """Draw from tokens this many times as likely as the likeliest; the model's own or 0 when absent. With a
+    temperature."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
-    """Divides the logits of tokens that the question or the answer has: 1.05 is mild, 1 is none. When absent, the
-    model's own, else 1."""
+    """Divides the logits of tokens that question or answer have: 1.05 is mild, 1 is none; the model's own or 1 when
+    absent."""
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    """Is subtracted from the logit of a token that the answer has. Qwen3-VL's card names 1.5."""
+    """Is subtracted from the logit of a token that the answer has; Qwen3-VL's card names 1.5."""
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     """Is subtracted from the logit of a token each time that the answer has it."""
     no_repeat_ngram_size: int | None = Field(default=None, ge=0)
-    """Runs of this many tokens come only once in question and answer; 0 for any. When absent, the model's own, else
-    0."""
+    """Runs of this many tokens come only once in question and answer; 0 for any, the model's own or 0 when absent."""
     stop_loops: bool = True
-    """End an answer that repeats itself, with what it said up to the second repetition: 3 or more equal parts of at
-    most 32 tokens each, 32 or more tokens in all, 128 if there is no letter in them. Not one with a schema, and not
-    one of `api.url`."""
+    """End an answer that repeats itself, without a schema and not of `api.url`, after its second repetition. A loop is
+    3 or more equal parts of at most 32 tokens each, 32 or more tokens in all, 128 if there is no letter in them. See
+    docs/methods.md#penalties-and-loops."""
     seed: int = 0
     """Seed of sampling, with a temperature."""
     server: Annotated[
@@ -570,13 +569,13 @@ class AnswerConfig(Section):
     (docs/processes.md#several-servers); a process of this run when absent. The server chooses the model, so `-m`,
     `--device` and `--dtype` are refused."""
     server_choice: Literal["spread", "order"] = "spread"
-    """Which of several servers answers: the one with the fewest clients for each slot (`spread`), or the first of the
-    list that is ready (`order`)."""
+    """Server that answers: the one with the fewest clients for each slot, or the first of the list that is ready."""
     slots: Annotated[
         int, Option("--slots N", "Clients answered at once, in one batch. [{default}]", only="serve-answers")
     ] = Field(default=1, ge=1, le=64)
-    """Number of clients that a server of several answers at once, in one batch. 1: one after the other, and each answer
-    is the same as if there were no other client. With `api.url`: requests that are open at once."""
+    """Number of clients that a server of several answers at once, in one batch; with `api.url`, of requests that are
+    open at once. 1: one after the other, and each answer is the same as if there were no other client. See
+    docs/processes.md#answers-together."""
     device: Annotated[
         str,
         Option(
@@ -594,7 +593,7 @@ class AnswerConfig(Section):
     ] = "auto"
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
     its processor multiplies it (AMX, AVX-512 BF16). `int8` and `int4`: weights of 8 or 4 bits, made as the model is
-    loaded, on a CPU (docs/methods.md#small-weights)."""
+    loaded, on a CPU. See docs/models.md#data-types."""
     cache_weights: Annotated[
         bool,
         Option(
@@ -605,7 +604,7 @@ class AnswerConfig(Section):
         ),
     ] = False
     """Keep weights in `int8` or `int4` in the folder `arr_coc_weights` of the model's folder, and load them from there:
-    a later start makes none. They take about as much space there as memory (docs/methods.md#small-weights)."""
+    a later start makes none. They take about as much space there as memory (docs/models.md#data-types)."""
 
     @property
     def schema_of_answers(self) -> AnswerSchema | None:
@@ -648,22 +647,22 @@ ZONE_POINTS_MAX = 256
 
 
 class ZoneConfig(Section):
-    """Zone: a named part of the picture, as `points` or as `box`. `NAME` is its name, of letters, digits, `_` and `-`.
-    A polygon that crosses itself has its inside by the even-odd rule. See docs/zones.md."""
+    """Zone: a named part of the picture, as `points` or as `box` (docs/zones.md). `NAME` is its name, of letters,
+    digits, `_` and `-`. A polygon that crosses itself has its inside by the even-odd rule."""
 
     points: Annotated[tuple[Point, ...], Field(strict=False)] | None = Field(
         default=None, examples=["[[0.1, 0.2], [0.5, 0.2], [0.3, 0.9]]"]
     )
-    """Corners of a polygon, three or more, each [x, y] in shares of the picture from its upper left corner."""
+    """Corners of a polygon, three or more, each [x, y] in shares of the picture from the upper left."""
     box: Annotated[tuple[Share, Share, Share, Share], Field(strict=False)] | None = Field(
         default=None, examples=["[0.1, 0.2, 0.5, 0.9]"]
     )
     """Rectangle [left, top, right, bottom], in shares of the picture, in place of `points`."""
     weight: float = Field(default=1.0, ge=0, le=4)
-    """Factor of the relevance of its tiles: 0 for none, 4 for four times as much. A tile counts by the share of it
-    that the zone covers; factors of zones that overlap are multiplied."""
+    """Factor of the relevance of its tiles: 0 for none, 4 for four times as much. A tile counts by the share of it that
+    the zone covers; factors of zones that overlap are multiplied (docs/zones.md)."""
     mask: bool = False
-    """Make the zone black before anything reads the picture: it is in no token, picture, recording, stream or log."""
+    """Make the zone black before anything reads the picture."""
 
     @property
     def polygon(self) -> tuple[tuple[float, float], ...]:
@@ -709,8 +708,8 @@ class OutputConfig(Section):
     ] = True
     """Write latencies to JSONL; without them two runs give the same bytes."""
     pictures_every: int | None = Field(default=None, ge=1)
-    """Number of frames after which .mcap, .rosbag, .rrd, Foxglove and Rerun get a picture although no answer is about
-    the frame; only frames that are answered about when absent."""
+    """Number of frames after which recordings, Foxglove and Rerun get a picture; only frames that are answered about
+    when absent."""
 
 
 class PipelineConfig(Section):
@@ -727,20 +726,21 @@ class PipelineConfig(Section):
         ),
     ] = None
     """Start a process that died or hangs again, with the frame stages in a process of their own; for live sources when
-    absent. With `answer.server`: connect again when the server is lost, also for files, but not in `bench`."""
+    absent. With `answer.server`: connect again when the server is lost, also for files, but not in `bench`. See
+    docs/processes.md."""
     restart_limit: int = Field(default=5, ge=1)
-    """Deaths of one process within a minute that count as a crash loop and end the run."""
+    """Deaths of one process within a minute that end the run."""
     heartbeat_s: float = Field(default=5.0, gt=0)
-    """Time without a heartbeat after which a process counts as hung and is restarted, in seconds."""
+    """Time without a heartbeat after which a process is restarted, in seconds."""
     frames: Literal["lossless", "newest"] = "lossless"
-    """Between capture, texture and allocate: wait for each frame, or drop all but the newest."""
+    """Between the stages: wait for each frame, or drop all but the newest."""
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
     steady: bool = True
-    """Live frames at even intervals, for people who look at them: a small delay, unless `zeromq.publish` is set, and
-    short pauses of their process (garbage, change of threads)."""
+    """Live frames at even intervals, with a small delay unless `zeromq.publish` is set. Their process has short pauses
+    (garbage, change of threads)."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """Longest silence of the answer stage while an answer is due, in seconds; then the run is given up."""
+    """Longest silence of the answer stage, in seconds; then the run is given up."""
 
 
 def _section_models() -> dict[str, type[ExtensionSection]]:
@@ -765,7 +765,7 @@ class Config(Section):
     __pydantic_extra__: dict[str, SerializeAsAny[ExtensionSection]] = Field(init=False)
 
     source: str = ""
-    """A file, a camera, an address on a network, a folder of pictures, "-", or `scene:NAME`."""
+    """File, camera, address, folder of pictures, "-" or `scene:NAME` (docs/sources.md)."""
     capture: CaptureConfig = CaptureConfig()
     texture: TextureConfig = TextureConfig()
     allocate: AllocateConfig = AllocateConfig()

@@ -37,8 +37,7 @@ def _omitted_fields(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class ApiSection(ExtensionSection):
-    """Answers from a server with an OpenAI-compatible API, which is sent one request for each answer, with JPEG
-    pictures or chosen tokens (docs/servers.md)."""
+    """Answers from a server with an OpenAI-compatible API (docs/servers.md)."""
 
     section: ClassVar[str] = "api"
     switch: ClassVar[str] = "url"
@@ -56,7 +55,7 @@ class ApiSection(ExtensionSection):
     """Base address of a server with an OpenAI-compatible API that answers (docs/servers.md); no such server when
     absent. `answer.model` is the name that it knows the model by."""
     key_env: str = Field(default="ARR_COC_API_KEY", pattern=r"^[A-Za-z_]\w*$", examples=['"ARR_COC_API_KEY"'])
-    """Environment variable that holds the server's key, if it needs one. The key is written nowhere."""
+    """Environment variable with the server's key, if it needs one. The key is written nowhere."""
     picture: Annotated[
         Literal["scaled", "composite", "parts", "tokens"],
         Option(
@@ -68,26 +67,26 @@ class ApiSection(ExtensionSection):
     """Picture of a frame, in as many tiles as the budget has tokens: the whole view (`scaled`), the whole view with
     what matters enlarged beside it (`composite`), or both as several pictures (`parts`). `tokens`: the chosen tokens
     themselves, at their true positions, for a vLLM with the plugin `arr-coc-vllm`; another server is refused
-    (docs/servers.md#tokens-for-vllm)."""
+    (docs/servers.md#what-the-model-sees)."""
     quality: int = Field(default=90, ge=1, le=100)
     """Quality of the JPEG pictures."""
     coordinates: Literal["auto", "thousandths", "pixels"] = "auto"
-    """Coordinates of boxes and points in answers: thousandths of the picture's sides, or its pixels. `auto`: pixels if
-    the model's name is that of a Qwen2.5-VL (docs/boxes.md)."""
+    """Coordinates of boxes and points in answers; `auto`: pixels for a Qwen2.5-VL by its name, else thousandths of the
+    sides (docs/boxes.md)."""
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
-    """Sentence after a standing query, which is a question for yes or no; "" for none."""
+    """Sentence after the question of a watch; "" for none."""
     uuids: Literal["auto"] | bool = "auto"
-    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the frames before
-    the newest. `auto`: if the server reports that it is vLLM. Other servers refuse the field."""
+    """Name pictures by a `uuid`, and send each once; `auto`: if the server is vLLM. Other servers refuse the field. See
+    docs/servers.md#what-the-model-sees."""
     extra: Annotated[dict[str, Any], AfterValidator(_request_fields)] = Field(
         default={}, examples=['{reasoning_effort = "low"}']
     )
-    """Further fields of each request, as a table: what a server or model takes beyond the common API, such as
-    `{reasoning_effort = "low"}` (docs/servers.md#fields-of-the-request). Not for a key: it stands in recordings."""
+    """Further fields of each request, as the server takes them; they stand in recordings, so no key
+    (docs/servers.md#fields-of-the-request)."""
     omit: Annotated[tuple[str, ...], AfterValidator(_omitted_fields)] = Field(
         default=(), strict=False, examples=['["temperature"]']
     )
-    """Names of fields that are left out of each request, such as `["temperature"]`, as a server refuses them."""
+    """Fields that are left out of each request, such as `["temperature"]` (docs/servers.md#fields-of-the-request)."""
     connect_s: float = Field(default=2.0, gt=0)
     """Time limit of a connection to the server, in seconds."""
     first_s: float = Field(default=30.0, gt=0)

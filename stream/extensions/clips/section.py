@@ -28,10 +28,10 @@ class ClipsSection(ExtensionSection):
     """A folder for a picture and a video of each moment at which the answer to a standing question became yes. See
     docs/clips.md."""
     before_s: float = Field(default=5.0, ge=0, le=60)
-    """Time before the match that a clip shows, in seconds; it begins with the key frame before that."""
+    """Time before the match that a clip shows, in seconds, from the key frame before it."""
     after_s: float = Field(default=5.0, ge=0, le=300)
     """Time after the match that a clip shows, in seconds."""
     max_mib: int | None = Field(default=2048, ge=1)
-    """Most disk space of a folder of clips, in MiB: the oldest are deleted first. none: no limit."""
+    """Most disk space, in MiB: the oldest clips are deleted first; none for no limit."""
     max_days: float | None = Field(default=30.0, gt=0)
-    """Age at which clips are deleted, in days. none: never."""
+    """Age at which clips are deleted, in days; none for never."""

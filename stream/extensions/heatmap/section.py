@@ -30,9 +30,8 @@ class HeatmapSection(ExtensionSection):
     """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png). See
     docs/cli.md#heat-map."""
     layers: tuple[HeatmapLayer, ...] = Field(default=(), strict=False, examples=['["information", "motion"]'])
-    """Maps that the heat map shows below the frame, each in a separate picture: `information`, `perspective` and
-    `participation` (the scores, with their weights), `now` (this frame's relevance), `relevance` (blended over time),
-    `entropy`, `motion`."""
+    """Maps below the frame: `information`, `perspective`, `participation`, `now`, `relevance`, `entropy`, `motion`. The
+    first three are the scores, with their weights; `now` is this frame's relevance, `relevance` blended over time
+    (docs/cli.md#heat-map)."""
     truth: bool = False
-    """Outline the things of a drawn scene (`scene:NAME`) in the heat map, marked as ground truth: what is really there,
-    and not what the model has found."""
+    """Outline the things of a drawn scene (`scene:NAME`): what is there, and not what the model has found."""

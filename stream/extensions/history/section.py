@@ -29,5 +29,4 @@ class HistorySection(ExtensionSection):
     """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
     do not fit the model's context, the oldest are left out."""
     spans_cuts: bool = False
-    """Let answers about the shot before a cut be among the earlier ones. Otherwise each shot begins without any, as
-    does the picture after a change of its size or format, and after a lost source is back."""
+    """Let answers from before a cut, another size or an outage be among the earlier ones."""

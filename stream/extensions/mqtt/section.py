@@ -45,13 +45,11 @@ class MqttSection(ExtensionSection):
     """Take questions from arr_coc/NAME/question/set. Beyond this machine it needs mqtts and a password, unless
     `network.plain_tcp` admits every program."""
     picture: bool = True
-    """Send pictures of frames that are answered about or checked: one every `mqtt.every_s`, and one at each
-    match."""
+    """Send pictures of frames that are answered about or checked, one every `mqtt.every_s`, and of matches."""
     every_s: float = Field(default=10.0, ge=0)
-    """Time from one picture, and from one message of figures, to the next, in seconds; also of a watch's details while
-    its verdict stays the same. A changed verdict or answer is sent at once."""
+    """Time between pictures, figures and unchanged details of watches, in seconds; a changed verdict or answer is sent
+    at once."""
     ca: FileName | None = None
-    """File with the certificate (PEM) of the authority that the broker's certificate is checked with; those of this
-    system when absent."""
+    """PEM file with the certificate of the broker's authority; those of this system when absent."""
     discovery: str | None = Field(default="homeassistant", pattern=r"^[A-Za-z0-9_/-]+$", examples=['"homeassistant"'])
     """First part of Home Assistant's discovery topics; none to announce nothing."""

@@ -55,7 +55,6 @@ class PastSection(ExtensionSection):
     camera: str | None = Field(default=None, min_length=1, max_length=256)
     """Name of the camera in that file; made from the source when absent. In a fleet it is the camera's own name."""
     max_days: float | None = Field(default=30.0, gt=0)
-    """Age in days at which moments are deleted from the file; none for no limit."""
+    """Age at which moments are deleted, in days; none for no limit."""
     max_mib: int | None = Field(default=1024, ge=1)
-    """Size of the file, in MiB, above which the oldest pictures are deleted, and then the oldest moments; none for no
-    limit."""
+    """Size, in MiB, above which the oldest pictures are deleted, and then moments; none for no limit."""

@@ -29,7 +29,6 @@ class RoboticsSection(ExtensionSection):
     """"[HOST:]PORT" at which the Foxglove app connects to the run, on this machine unless HOST says otherwise; then
     `network.plain_tcp` must admit every program. docs/ros2.md lists the topics."""
     log_time: Literal["media", "unix"] = "media"
-    """Times in .mcap, .rosbag and Foxglove: media time, as in a .jsonl, or the same from the Unix time at which the
-    first frame was captured, to be shown beside other recordings."""
+    """Times in .mcap, .rosbag and Foxglove: media time, or Unix time, to be shown beside other recordings."""
     frame_id: str = Field(default="camera", max_length=256)
     """Name of the camera's coordinate frame in .mcap, .rosbag and Foxglove."""

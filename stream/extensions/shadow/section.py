@@ -45,18 +45,19 @@ class ShadowSection(ExtensionSection):
     """Raise the budget by a step while checks differ too often, and lower it again once they agree; never below the
     configured one. Otherwise, report it."""
     window: int = Field(default=8, ge=1, le=1000)
-    """Number of checks over which the share that differs is taken. Each change of the budget begins a new window."""
+    """Checks over which the share that differs is taken. Each change of the budget begins a new window."""
     raise_above: float = Field(default=0.25, ge=0, lt=1)
-    """Share of the window's checks that may differ; the budget rises as soon as more do."""
+    """The budget rises as soon as more than this share of the window differ."""
     lower_below: float = Field(default=0.15, gt=0, le=1)
-    """The budget falls if less than this share of the last checks differ, and the last `agreeing` agree."""
+    """The budget falls if less than this share differ, and the last `agreeing` agree."""
     agreeing: int = Field(default=6, ge=1, le=1000)
-    """Number of checks in a row that agree before the budget falls, or before an alarm ends."""
+    """Checks in a row that agree before the budget falls, or an alarm ends."""
     step: float = Field(default=1.5, gt=1, le=16)
     """Factor of a rise and a fall."""
     most: float = Field(default=4.0, ge=1, le=64)
-    """Largest factor of the configured budget, which also stays within `allocate.max_tokens`. Of a budget that is
-    `adaptive`, or adapts to `latency.target_ms`, `allocate.max_tokens` itself rises, by this factor at most."""
+    """Largest factor of the configured budget. Of a budget that is `adaptive`, or adapts to `latency.target_ms`,
+    `allocate.max_tokens` itself rises, by this factor at most; else the budget stays within it
+    (docs/cli.md#when-answers-differ)."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Yield keys whose values are right alone and not together, and the remedy."""

@@ -104,8 +104,8 @@ class WebSection(ExtensionSection):
     this machine. The option stands in the process list; the environment variable ARR_COC_WEB_TOKEN and a configuration
     file do not."""
     camera: str | None = Field(default=None, pattern=r"^(tcp|ipc)://.+", examples=['"tcp://127.0.0.1:5558"'])
-    """ZeroMQ endpoint at which the page gives out the frames of a viewer's camera, for a source such as
-    zmq+tcp://127.0.0.1:5558; `watch browser:` sets both."""
+    """ZeroMQ endpoint of the frames of a viewer's camera, which `watch browser:` sets
+    (docs/web.md#the-browsers-camera)."""
     sources: tuple[str, ...] = Field(default=(), strict=False, examples=['["door=rtsp://camera.local/stream"]'])
     """Sources that the command `web` offers to viewers, each as NAME=SOURCE."""
     cert: Annotated[

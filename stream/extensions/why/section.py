@@ -27,4 +27,4 @@ class WhySection(ExtensionSection):
     ] = None
     """Reasons for each token of each frame that was answered about (.jsonl). See docs/cli.md#why-this-token."""
     max_mib: int | None = Field(default=64, ge=1)
-    """Most disk space of the reasons, in MiB: the newest are kept, in FILE and FILE.1. none: no limit."""
+    """Most disk space, in MiB, of the newest reasons, in FILE and FILE.1; none for no limit."""
