@@ -691,10 +691,8 @@ class OutputConfig(Section):
 
     paths: Annotated[
         tuple[str, ...],
-        Option("-o, --output FILE", "As {suffixes}, - for JSON lines; repeatable. [lines on stdout]", only="caption"),
-        Option(
-            "-o, --output FILE", "Also write {suffixes}, - for JSON lines on stdout; repeatable.", only="watch fleet"
-        ),
+        Option("-o, --output FILE", "As {suffixes}, - for JSON; repeatable. [stdout]", only="caption"),
+        Option("-o, --output FILE", "Also write {suffixes}, - for JSON; repeatable.", only="watch fleet"),
     ] = Field(default=(), strict=False)
     """Caption files and recordings; the suffix chooses the format (docs/cli.md#caption). `-` is JSON lines on standard
     output (docs/cli.md#json-lines)."""

@@ -22,7 +22,7 @@ def options_of_fields(fields: Mapping[str, FieldInfo]) -> Iterator[Option]:
         for option in field.metadata:
             if isinstance(option, Option):
                 texts = {"choices": _choices(field.annotation), "default": _default(field.default)}
-                text = option.help.format(**texts, suffixes=", ".join(caption_suffixes()))
+                text = option.help.format(**texts, suffixes=" ".join(caption_suffixes()))
                 yield replace(option, help=text, key=key, kind=_kind(option, field))
 
 

@@ -191,7 +191,7 @@ def _rank(path: Path) -> tuple[int, bool, str]:
 def _log_missing(script: str) -> None:
     """Log once per script that it cannot be drawn."""
     log.warning(
-        "no font here has %s characters: the heat map shows empty boxes for them; install one that has, such as the "
+        "no font here has %s characters: drawn text has empty boxes for them; install one that has, such as the "
         "packages fonts-noto and fonts-noto-cjk",
         script,
     )

@@ -28,10 +28,11 @@ QUEUE_FRAMES = 8
 STOP_S = 5.0
 """Longest wait for the queued frames at the end."""
 
-_SPACES: dict[Matrix, Colorspace] = {
+SPACES: dict[Matrix, Colorspace] = {
     "bt709": Colorspace.ITU709, "bt601": Colorspace.ITU601, "fcc": Colorspace.FCC, "smpte240m": Colorspace.SMPTE240M,
     "bt2020": Colorspace.BT2020,
 }  # fmt: skip
+"""Matrices in FFmpeg's names."""
 
 Take = Callable[[av.Packet, tuple[int, int]], None]
 """Consumer of a packet and the (width, height) of its picture."""
@@ -118,7 +119,7 @@ def picture_of(planes: FramePlanes) -> av.VideoFrame:
     height = max(2, planes.height_px & ~1)
     frame = _frame_of(planes)
     if planes.layout == "yuv":
-        space = _SPACES[planes.colour.matrix]
+        space = SPACES[planes.colour.matrix]
     else:
         space = Colorspace.ITU601
     if planes.layout == "yuv":

@@ -151,7 +151,7 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
     [
         ({"output.paths": ("a.txt",)}, r"suffix '\.txt'; captions can be \.vtt, \.srt, \.jsonl"),
         ({"output.paths": ("a",)}, "no suffix; captions can be"),
-        ({"output.paths": ("a.mp4",)}, "goes to --heatmap"),
+        ({"output.paths": ("a.avi",)}, "goes to --heatmap"),
         ({"heatmap.file": "a.vtt"}, r"the heat map can be \.mp4, \.png \(captions go to -o"),
         ({"why.file": "a.json"}, r"the reasons for tokens can be \.jsonl \(captions go to -o"),
         ({"output.paths": ("a.vtt", "./a.vtt")}, "given twice"),
