@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from arr_coc.types import SCORES
 from evaluation.public import estimate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,19 +30,7 @@ _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", r
 SHARES = ("27%", "10%")
 MEASURED = ("still", "video", "text")
 REPORTED = (*MEASURED, "camouflage", "pan", "large", "stream")
-COMPARED = (
-    "smaller",
-    "evs",
-    "vidcom2",
-    "querystream",
-    "cdpruner",
-    "divprune",
-    "dart",
-    "sparsevlm",
-    "fastv",
-    "pyramiddrop",
-)
-"""Strategies of others, at equal tokens."""
+REAL_CLASSES = ("face", "person", "animal", "words", "moving")
 
 NONE = "–"
 
@@ -64,7 +51,12 @@ class Way:
         return [_cells(self.results).get((suite, self.strategy, budget)) for budget in self.budgets]
 
     def format_values(
-        self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %"
+        self,
+        suite: str,
+        value: Callable[[dict[str, Any]], float],
+        digits: int = 0,
+        unit: str = " %",
+        between: str = " / ",
     ) -> str:
         """The values at each budget, in one field of a table.
 
@@ -73,9 +65,10 @@ class Way:
             value: The figure of a cell.
             digits: Decimal places.
             unit: Written after the last value.
+            between: Written between two values.
         """
         values = [NONE if cell is None else f"{value(cell):.{digits}f}" for cell in self.cells(suite)]
-        return NONE if set(values) == {NONE} else " / ".join(values) + unit
+        return NONE if set(values) == {NONE} else between.join(values) + unit
 
 
 def right(cell: dict[str, Any]) -> float:
@@ -89,94 +82,9 @@ def markdown(head: Sequence[str], lines: Iterable[Line]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _of_suites(title: str, suites: Sequence[str], ways: Iterable[Way], digits: int = 0) -> str:
-    return markdown(
-        (title, *suites), ((way.label, *(way.format_values(suite, right, digits) for suite in suites)) for way in ways)
-    )
-
-
-def glances() -> str:
-    """What a glance brings to an untrained allocator, beside a trained one."""
-    ways = (
-        Way("bundled, all tokens", "trained", "full", ("100%",)),
-        Way("bundled, trained allocator", "trained", "arr-coc"),
-        Way("bundled, untrained, with a glance", "untrained", "arr-coc-glance-drop"),
-        Way("… the overview kept", "untrained", "arr-coc-glance-keep"),
-        Way("… by similarity", "untrained", "arr-coc-glance-similarity"),
-        Way("bundled, untrained, without", "untrained", "arr-coc"),
-        Way("as a stock model, all tokens", "stock", "full", ("100%",)),
-        Way("as a stock model, with a glance", "stock", "arr-coc-glance-drop"),
-        Way("… the overview kept", "stock", "arr-coc-glance-keep"),
-        Way("as a stock model, without", "stock", "arr-coc"),
-    )
-    return _of_suites("right, 27 / 10 %", REPORTED, ways)
-
-
-ABLATED_BUDGET = "27%"
-SCORE_ROWS = {
-    **{f"{score} alone": f"only-{score}" for score in SCORES},
-    **{f"without {score}": f"without-{score}" for score in SCORES},
-}
-BALANCE_ROWS = {"constant weights, the means of these": "fixed-mean", "equal weights": "fixed-equal"}
-BUDGET_ROWS = {
-    "the budget follows the spread of relevance": "adaptive",
-    "… of relevance by 1 − ∏(1 − weight · score)": "amplified",
-    "… and strength of relevance by the sum of weight · score": "scaled",
-}
-
-
-def ablation(results: str, strategy: str, full_label: str, rows: dict[str, str]) -> str:
-    """Right answers of a strategy, and of its ablations, with their differences from it.
-
-    Args:
-        results: Name of the file in `results`.
-        strategy: Name of the strategy.
-        full_label: Label of its row.
-        rows: Ends of the ablations' names, by label.
-    """
-    lines: list[Line] = []
-    for label, name in {full_label: strategy, **{label: f"{strategy}-{end}" for label, end in rows.items()}}.items():
-        way = Way(label, results, name, (ABLATED_BUDGET,))
-        tokens = [cell["token_share"] for suite in MEASURED for cell in way.cells(suite) if cell is not None]
-        share = f"{100 * sum(tokens) / len(tokens):.1f} %"
-        difference = NONE if name == strategy else _pooled_difference(results, strategy, name)
-        lines.append((label, *(way.format_values(suite, right) for suite in MEASURED), share, difference))
-    counts = {suite: cell["count"] for (suite, name, _), cell in _cells(results).items() if name == strategy}
-    heads = (f"{suite} ({counts[suite]})" if suite in counts else suite for suite in MEASURED)
-    return markdown(("right", *heads, "tokens", "difference, points"), lines)
-
-
-def _pooled_difference(results: str, strategy: str, other: str) -> str:
-    """Right answers of another strategy minus those of this one over all suites, with the 95 % interval, in points."""
-    pairs = [
-        comparison
-        for comparison in _results(results)["at_equal_tokens"]
-        if (comparison["strategy"], comparison["against"], comparison["budget"])
-        == (strategy, f"{other} (sparse)", ABLATED_BUDGET)
-    ]
-    count = sum(comparison["count"] for comparison in pairs)
-    difference = -sum(comparison["count"] * comparison["difference"] for comparison in pairs) / count
-    reach = (
-        sum((comparison["count"] * (comparison["high"] - comparison["low"]) / 2) ** 2 for comparison in pairs) ** 0.5
-        / count
-    )
-    return f"{_format_signed(100 * difference, plus=True)} ± {100 * reach:.1f}"
-
-
-def sweep() -> str:
-    """Right answers of `large` by kind of question and number of tokens."""
-    budgets = ("64", "128", "256", "400")
-    cells = _cells("sweep")
-    full = cells["large", "full", "100%"]
-    columns = [*(cells["large", "arr-coc", budget] for budget in budgets), full]
-    lines: list[Line] = [
-        (kind, *(f"{100 * cell['kinds'][kind]['accuracy']:.0f} %" for cell in columns))
-        for kind in sorted(full["kinds"])
-    ]
-    lines.append(("**all**", *(f"**{right(cell):.0f} %**" for cell in columns)))
-    scaled = (cells["large", "smaller", budget] for budget in budgets)
-    lines.append(("all, of the picture scaled down", *(f"{right(cell):.0f} %" for cell in scaled), NONE))
-    return markdown(("right, by tokens", *budgets, f"all, {full['tokens']:.0f}"), lines)
+def _of_suites(way: Way) -> Line:
+    """A row of the suites of the set `report`: right answers in per cent."""
+    return (way.label, *(way.format_values(suite, right, unit="", between=", ") for suite in REPORTED))
 
 
 def channels() -> str:
@@ -189,21 +97,52 @@ def channels() -> str:
             scores = ways[profile][past]
             columns += (f"{100 * scores[share]:.0f} %" for share in ("recall", "recall_small"))
             columns.append(f"{scores['matched_iou']:.2f}")
-        answers = Way("", f"channels-{profile}", "arr-coc", (ABLATED_BUDGET,))
+        answers = Way("", f"channels-{profile}", "arr-coc", SHARES[:1])
         lines.append((f"`{profile}`", *columns, *(answers.format_values(suite, right) for suite in MEASURED)))
     figures = ("found of 25 %", "of 10 %", "IoU")
     after = (f"after a glance: {figures[0]}", *figures[1:])
     return markdown(("", *figures, *after, *(f"right, `{suite}`" for suite in MEASURED)), lines)
 
 
+UNLISTED = (
+    *("grid", "scaled-crops", "scaled-crops-25", "scaled-tiles-25", "arr-coc-mixed", "arr-coc-glance-keep"),
+    "arr-coc-fixation",
+)
+"""Strategies that the tables leave out: variants that are behind their neighbours, and `grid`, which is as `random`."""
+
+
 def reported(results: str, *others: Way) -> str:
-    """Right answers on the set `report`, by suite and strategy, and of `others`, which other files hold."""
-    ways = (
-        Way("`full` (100 %)", results, "full", ("100%",)),
-        *(Way(f"`{name}`", results, name) for name in _names(results) if name != "full"),
-        *others,
-    )
-    return _of_suites("right, 27 / 10 %", REPORTED, ways)
+    """Right answers on the set `report`, by suite and strategy, and of `others`, which other files hold.
+
+    Bold: `arr-coc` is better at equal tokens beyond noise, by the interval of the pairs. Italic: it is worse.
+    """
+    marks = {
+        (comparison["suite"], comparison["against"].split(" (")[0], comparison["budget"]): _mark(comparison)
+        for comparison in _results(results)["at_equal_tokens"]
+        if comparison["strategy"] == "arr-coc"
+    }
+    lines: list[Line] = []
+    for name in _names(results):
+        if name == "full" or name in UNLISTED:
+            continue
+        fields = []
+        for suite in REPORTED:
+            values = (
+                f"{mark}{right(cell):.0f}{mark}"
+                for budget in SHARES
+                for cell, mark in ((_cells(results)[suite, name, budget], marks.get((suite, name, budget), "")),)
+            )
+            fields.append(", ".join(values))
+        lines.append((f"`{name}`", *fields))
+    full = Way("`full` (100 %)", results, "full", ("100%",))
+    others_lines = [_of_suites(way) for way in others]
+    return markdown(("right in %, at 27, 10 %", *REPORTED), [_of_suites(full), *lines, *others_lines])
+
+
+def _mark(comparison: dict[str, Any]) -> str:
+    if comparison["low"] > 0:
+        return "**"
+    return "_" if comparison["high"] < 0 else ""
 
 
 STOCK_OTHERS = (
@@ -213,99 +152,20 @@ STOCK_OTHERS = (
 )
 
 
-def baselines(results: str) -> str:
-    """This project minus each baseline at equal tokens, in points, with the interval of the pairs."""
-    compared = {
-        (comparison["suite"], comparison["against"].split(" (")[0], comparison["budget"]): comparison
-        for comparison in _results(results)["at_equal_tokens"]
-        if comparison["strategy"] == "arr-coc"
-    }
-    lines: list[Line] = []
-    for name in (name for name in COMPARED if ("still", name, SHARES[0]) in compared):
-        for budget in SHARES:
-            differences = (_difference(compared[suite, name, budget]) for suite in REPORTED)
-            lines.append((f"`{name}`" if budget == SHARES[0] else "", budget.replace("%", " %"), *differences))
-    return markdown(("`arr-coc` minus", "tokens", *REPORTED), lines)
-
-
-def _difference(comparison: dict[str, Any]) -> str:
-    """Points with their interval; bold if that does not hold 0."""
-    low, high = (_format_signed(100 * comparison[end], digits=0) for end in ("low", "high"))
-    points = f"{_format_signed(100 * comparison['difference'], digits=0, plus=True)} ({low} to {high})"
-    return f"**{points}**" if comparison["low"] > 0 or comparison["high"] < 0 else points
-
-
-def feedback() -> str:
-    """Gain by feedback from answers, in points, with the interval of the pairs."""
-    lines: list[Line] = []
-    for label, results in (
-        ("untrained, as for any other model", "feedback-untrained"),
-        ("trained for this model", "feedback"),
-    ):
-        effects = {
-            (effect["suite"], effect["budget"]): effect
-            for effect in _results(results)["effects"]
-            if effect["part"] == "feedback"
-        }
-        for budget in SHARES:
-            points = (_points(effects[suite, budget]) for suite in MEASURED)
-            lines.append((label if budget == SHARES[0] else "", budget.replace("%", " %"), *points))
-    return markdown(("allocator", "tokens", *MEASURED), lines)
-
-
-def _points(effect: dict[str, Any]) -> str:
-    """A difference with its interval; bold if that is above 0."""
-    low, high = (_format_signed(100 * effect[end]) for end in ("low", "high"))
-    points = f"{_format_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
-    bold = f"**{points}**" if effect["low"] > 0 else points
-    return f"{bold}, shown {_format_signed(100 * effect['covered'], digits=0, plus=True)}"
-
-
-def _format_signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
-    digits_only = f"{abs(number):.{digits}f}"
-    if float(digits_only) == 0:
-        return digits_only
-    return f"− {digits_only}" if number < 0 else f"+ {digits_only}" if plus else digits_only
-
-
-def presence() -> str:
-    """Yes answers of a model about present and absent things, before and after calibration."""
-    figures = _results("presence")
-    labels = {
-        "present": "it is there",
-        "absent": "another of its kind",
-        "colour": "a colour of no scene",
-        "shape": "a shape of no scene",
-        "absurd": "something absurd",
-    }
-    lines = []
-    for kind, label in labels.items():
-        shares = [
-            figures[stage][kind][name]
-            for stage in ("before", "after")
-            for name in ("true_yes" if kind == "present" else "false_yes", "surely")
-        ]
-        auc = figures["auc"].get(kind)
-        cells = (*(f"{100 * share:.0f} %" for share in shares), NONE if auc is None else f"{auc:.3f}")
-        lines.append((label, *cells, f"{100 * figures['unseen'][kind]:.0f} %"))
-    return markdown(("", "own odds: yes", "surely", "calibrated: yes", "surely", "AUC", "refused by `--until`"), lines)
-
-
 def real() -> str:
-    """Shares of labelled boxes of real pictures that are seen, by strategy; at each budget."""
+    """Shares of labelled boxes of real pictures that are seen in full resolution, by strategy; at each budget."""
     cells = {(cell["strategy"], cell["budget"], cell["class"]): cell for cell in _results("real")["cells"]}
-    names = ("face", "hand", "person", "animal", "vehicle", "words", "moving", "object")
     lines = []
-    for strategy in dict.fromkeys(strategy for strategy, _, _ in cells):
-        by_budget = [cells[strategy, budget, "all"] for budget in SHARES]
-        intervals = [f"{100 * cell['full']['low']:.0f}–{100 * cell['full']['high']:.0f}" for cell in by_budget]
-        looks = [", ".join(f"{100 * cell[look]['mean']:.0f}" for cell in by_budget) for look in ("full", "half", "any")]
+    for strategy in ("topk", "mixed", "foveated", "centre", "spectral-residual", "ceiling"):
+        by_budget = [cells[strategy, budget, "all"]["full"] for budget in SHARES]
+        intervals = [f"{100 * share['low']:.0f}–{100 * share['high']:.0f}" for share in by_budget]
         of_class = [
             ", ".join(f"{100 * cells[strategy, budget, name]['full']['mean']:.0f}" for budget in SHARES)
-            for name in names
+            for name in REAL_CLASSES
         ]
-        lines.append((f"`{strategy}`", f"{looks[0]} % ({', '.join(intervals)})", *looks[1:], *of_class))
-    return markdown(("", "full", "half", "any", *names), lines)
+        means = ", ".join(f"{100 * share['mean']:.0f}" for share in by_budget)
+        lines.append((f"`{strategy}`", f"{means} ({', '.join(intervals)})", *of_class))
+    return markdown(("in %, at 27, 10 %", "all", *REAL_CLASSES), lines)
 
 
 def costs() -> str:
@@ -353,117 +213,51 @@ PAST = ("before", "long before")
 """Kinds of the suite `stream` that ask about what is no longer to be seen."""
 
 
-def stream(*parts: tuple[str, Callable[[Any], str]]) -> str:
-    """Figures of the suite `stream`, a row for each strategy and budget; of baselines that were measured later, on a
-    machine with more to do, without times."""
-    cells = list(_results("stream")["cells"])
-    measured = {(cell["strategy"], cell["budget"]) for cell in cells}
-    baseline_cells = (cell | {"ttft_ms": None} for cell in _results("stream-baselines")["cells"])
-    cells += [cell for cell in baseline_cells if (cell["strategy"], cell["budget"]) not in measured]
-    lines = ((f"`{cell['strategy']}`, {cell['budget']}", *(show(cell) for _, show in parts)) for cell in cells)
-    return markdown(("", *(head for head, _ in parts)), lines)
+def stream() -> str:
+    """Right answers of the suite `stream` by what is asked, stale answers, and what an answer costs."""
+    ways = (
+        Way("`full` (100 %)", "stream", "full", ("100%",)),
+        *(Way(f"`{name}`", "stream", name) for name in ("arr-coc", "memory")),
+        Way("`last-4` (100 %)", "stream", "last-4", ("100%",)),
+        *(Way(f"`{name}`", "stream-baselines", name) for name in ("evs", "cdpruner", "dart", "vidcom2")),
+    )
+    kinds = _results("stream")["cells"][0]["kinds"]
+    parts: tuple[tuple[str, Callable[[Any], float], int], ...] = (
+        ("all, %", right, 0),
+        ("now", _of_kinds(*(kind for kind in kinds if kind not in PAST)), 0),
+        ("before", _of_kinds(*PAST), 0),
+        ("moving", _of_kinds("moving"), 0),
+        ("sign", _of_kinds("sign"), 0),
+        ("stale", lambda cell: 100 * float(cell["stale"]), 0),
+        ("prefilled tokens", lambda cell: float(cell["prefilled"]), 0),
+        ("GFLOPs", lambda cell: float(cell["flops"]["total"]) / 1e9, 2),
+    )
+    lines = (
+        (way.label, *(way.format_values("stream", value, digits, unit="", between=", ") for _, value, digits in parts))
+        for way in ways
+    )
+    return markdown(("at 27, 10 %", *(head for head, _, _ in parts)), lines)
 
 
-def _of_kinds(*names: str) -> Callable[[Any], str]:
+def _of_kinds(*names: str) -> Callable[[Any], float]:
     """Right answers in per cent over some kinds of questions."""
 
-    def percent(cell: Any) -> str:
+    def percent(cell: Any) -> float:
         kinds = [cell["kinds"][name] for name in names]
-        return f"{100 * sum(kind['accuracy'] * kind['count'] for kind in kinds) / sum(k['count'] for k in kinds):.0f}"
+        return float(100 * sum(kind["accuracy"] * kind["count"] for kind in kinds) / sum(k["count"] for k in kinds))
 
     return percent
 
 
-def stream_right() -> str:
-    """Right answers by what a clip tests, in per cent."""
-    parts = (
-        *(("still", ("still",)), ("detail", ("detail",)), ("moving", ("moving",)), ("sign", ("sign",))),
-        *(("pan", ("pan",)), ("after a cut", ("after the cut", "gone")), ("another question", ("questions",))),
-        *(("event", ("event",)), ("before", ("before",)), ("long before", ("long before",))),
-    )
-    return stream(*((head, _of_kinds(*names)) for head, names in parts))
-
-
-def stream_costs() -> str:
-    """Right answers about now and before, stale answers, and what an answer costs."""
-    kinds = _results("stream")["cells"][0]["kinds"]
-    return stream(
-        ("now, %", _of_kinds(*(kind for kind in kinds if kind not in PAST))),
-        ("before, %", _of_kinds(*PAST)),
-        ("all, 95 %", lambda cell: f"{100 * cell['low']:.0f} to {100 * cell['high']:.0f}"),
-        ("stale, %", lambda cell: f"{100 * cell['stale']:.0f}"),
-        ("visual tokens", lambda cell: f"{cell['tokens']:.0f}"),
-        ("appended", lambda cell: f"{cell['appended']:.0f}"),
-        ("prefilled", lambda cell: f"{cell['prefilled']:.0f}"),
-        ("GFLOPs", lambda cell: f"{cell['flops']['total'] / 1e9:.2f}"),
-        ("first token, ms", lambda cell: NONE if cell["ttft_ms"] is None else f"{cell['ttft_ms']:.0f}"),
-    )
-
-
-SHADOW_SUITES = ("video", "stream")
-
-
-def shadow() -> str:
-    """Budgets that shadow checks move, beside fixed ones of equal tokens or FLOPs; one check in 1, 5 and 20 answers."""
-    orders = {"shuffled": "by chance", "blocks": "easy and hard by turns"}
-    lines = []
-    for suite in SHADOW_SUITES:
-        of = _results("shadow")[suite]["acting"]
-        for percent, order in dict.fromkeys((cell["percent"], cell["order"]) for cell in of):
-            cells = [cell for cell in of if (cell["percent"], cell["order"]) == (percent, order)]
-            lines.append(
-                (
-                    f"`{suite}`, {percent:g} %, {orders[order]}",
-                    _each(cells, lambda cell: f"{100 * cell['right']:.1f}"),
-                    _each(cells, lambda cell: f"{cell['tokens']:.0f}"),
-                    _each(cells, lambda cell: f"{cell['raises']:.1f}"),
-                    _each(cells, lambda cell: _format_signed(cell["gain at equal tokens"], plus=True)),
-                    _each(cells, lambda cell: _format_signed(cell["gain at equal gflops"], plus=True)),
-                )
-            )
-    head = ("suite, configured budget, order", "right, %", "tokens", "raises", "points at equal tokens")
-    return markdown((*head, "at equal FLOPs"), lines)
-
-
-def _each(cells: Iterable[Any], show: Callable[[Any], str]) -> str:
-    return " / ".join(map(show, cells))
-
-
-def shadow_compare() -> str:
-    """AUC of scores by which two answers count as the same."""
-    of = [_results("shadow")[suite]["compare"] for suite in SHADOW_SUITES]
-    lines = [(name, *(f"{comparison['auc'][name]:.2f}" for comparison in of)) for name in of[0]["auc"]]
-    pairs = [
-        f"`{suite}`, {comparison['pairs'][0]} and {comparison['pairs'][1]} pairs"
-        for suite, comparison in zip(SHADOW_SUITES, of, strict=True)
-    ]
-    return markdown(("score", *pairs), lines)
-
-
 TABLES: dict[str, Callable[[], str]] = {
-    "glances": glances,
-    "scores-trained": lambda: ablation("scores", "arr-coc", "all three", SCORE_ROWS),
-    "scores-glanced": lambda: ablation("scores-glanced", "arr-coc-glance", "all three", SCORE_ROWS),
-    "balance-trained": lambda: ablation("balance", "arr-coc", "weights of the balancer", BALANCE_ROWS),
-    "balance-glanced": lambda: ablation("balance-glanced", "arr-coc-glance", "weights of the balancer", BALANCE_ROWS),
-    "budgets-trained": lambda: ablation("balance", "arr-coc", "27 % of each picture", BUDGET_ROWS),
-    "budgets-glanced": lambda: ablation("balance-glanced", "arr-coc-glance", "27 % of each picture", BUDGET_ROWS),
-    "sweep": sweep,
     "channels": channels,
     "trained": lambda: reported("trained"),
     "stock": lambda: reported("stock", *STOCK_OTHERS),
-    "baselines": lambda: baselines("trained"),
-    "baselines-stock": lambda: baselines("stock"),
-    "feedback": feedback,
-    "presence": presence,
     "real": real,
     "costs": costs,
     "kinds": lambda: kinds("trained"),
     "kinds-stock": lambda: kinds("stock"),
-    "stream-right": stream_right,
-    "stream-costs": stream_costs,
-    "shadow": shadow,
-    "shadow-compare": shadow_compare,
+    "stream": stream,
     "estimate": lambda: markdown(estimate.HEAD, estimate.rows()),
 }
 

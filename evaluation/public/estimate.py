@@ -147,9 +147,9 @@ HEAD = (
     "answers",
     "frames × tokens",
     "disk",
-    *(f"{model.name}, hours: all / 27 %" for model in MODELS),
+    *(f"{model.name}, hours: all, 27 %" for model in MODELS),
     "decoding, core hours",
-    *(f"{model.name}: weights + cache, GB" for model in MODELS),
+    "weights + cache, GB: " + ", ".join(model.name for model in MODELS),
 )
 
 
@@ -161,7 +161,7 @@ def rows() -> Iterator[tuple[str, ...]]:
             f"{load.answers:,}",
             f"{load.frames} × {load.tokens:,}",
             load.disk,
-            *(f"{load.hours(model, 1.0):.1f} / {load.hours(model, SHARE):.1f}" for model in MODELS),
+            *(f"{load.hours(model, 1.0):.1f}, {load.hours(model, SHARE):.1f}" for model in MODELS),
             f"{load.decoding_hours:.1f}" if load.reads else "–",
-            *(f"{model.weights_gb} + {load.cached_gb(model):.1f}" for model in MODELS),
+            ", ".join(f"{model.weights_gb + load.cached_gb(model):.1f}" for model in MODELS),
         )
