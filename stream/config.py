@@ -7,6 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -15,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     SerializeAsAny,
     ValidationError,
     field_validator,
@@ -782,6 +784,12 @@ class Config(Section):
     output: OutputConfig = OutputConfig()
     network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()
+    _file: Path | None = PrivateAttr(default=None)
+
+    @property
+    def file(self) -> Path | None:
+        """The user's file that it was read from, the last of several; None without one, and in other processes."""
+        return self._file
 
     def encode(self) -> str:
         """Return the configuration as ASCII for another process of this program, with any name of a file as it is:

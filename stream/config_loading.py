@@ -50,10 +50,12 @@ PICTURE = "picture"
 
 @dataclass(frozen=True, slots=True)
 class ConfigLayer:
-    """Values of some dotted keys; `origin` names their file or option in messages."""
+    """Values of some dotted keys; `origin` names their file or option in messages. `file`: the user's file that they
+    were read from."""
 
     origin: str
     values: Mapping[str, object]
+    file: Path | None = None
 
 
 def build_config(layers: Sequence[ConfigLayer]) -> Config:
@@ -79,7 +81,9 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
         config = config.with_values({"answer.encode": model_type.encoding_of(config)})
     for key, problem in _contradictions(config, origins):
         raise ConfigError(f"{origins[key]}: {problem}")
-    return _with_schema(config, origins)
+    config = _with_schema(config, origins)
+    config._file = next((layer.file for layer in reversed(layers) if layer.file is not None), None)
+    return config
 
 
 def _with_schema(config: Config, origins: Mapping[str, str]) -> Config:
@@ -294,15 +298,17 @@ def _least_budget(config: Config) -> int | None:
 def layer_from_file(name: str) -> ConfigLayer:
     """Return the layer of a TOML file, or a preset if `name` is a bare word such as `webcam`. Raises ConfigError."""
     path = Path(name)
+    file: Path | None = path
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
         path = preset_folder() / f"{name}.toml"
+        file = None
         if not path.exists():
             if "," in name:
                 several = "; give --config once for each"
             else:
                 several = ""
             raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file{several}")
-    return ConfigLayer(name, dict(leaves(read_toml(path, name))))
+    return ConfigLayer(name, dict(leaves(read_toml(path, name))), file)
 
 
 def read_toml(path: Path, name: str) -> dict[str, Any]:

@@ -5,12 +5,15 @@ The JSON form is the one that JSONL and ZeroMQ carry: `type` first, times in sec
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from arr_coc.types import NS_PER_S, TokenReason
 from stream.untrusted import printable_json, replace_surrogates
+
+if TYPE_CHECKING:
+    from stream.config import WatchConfig
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -401,13 +404,19 @@ class Match(Event, frozen=True, tag="match"):
 
 class StandingQuestion(msgspec.Struct, frozen=True):
     """Name and question of a watch. A check says yes from a probability of `threshold` on, and no up to `no_below`; yes
-    must stay for `hold_s` seconds to be a match."""
+    must stay for `hold_s` seconds to be a match, at most one in `cooldown_s`."""
 
     name: str
     question: str
     threshold: float = 0.6
     no_below: float = 0.4
     hold_s: float = 0.0
+    cooldown_s: float = 0.0
+
+    @classmethod
+    def of(cls, watch: WatchConfig) -> StandingQuestion:
+        """Return what a configured watch asks."""
+        return cls(watch.name, watch.question, watch.threshold, watch.most_of_no, watch.hold_s, watch.cooldown_s)
 
 
 class WatchesChanged(Event, frozen=True, tag="watches"):

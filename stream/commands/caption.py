@@ -116,15 +116,22 @@ def demo(
     *,
     options: GivenOptions,
 ) -> int:
-    """Caption a drawn clip, and draw where the model looked."""
+    """Caption a drawn clip, and draw where the model looked.
+
+    With --web nothing is written: the clip is shown in a page, beside the compare page and the microscope.
+    """
     from stream.commands.run import also_written, report_written
     from stream.config_loading import ConfigLayer, layer_from_file
+    from stream.extension.registry import first_part
 
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
     summary_path = os.path.join(folder, "summary.json")
     heatmap = os.path.join(folder, "heatmap.mp4")
     outputs = ConfigLayer("demo", {"output.paths": captions, "heatmap.file": heatmap})
     config = options.configuration(base=[layer_from_file("demo"), outputs])
+    status: int | None = first_part("demo", config)
+    if status is not None:
+        return status
     _claim(folder, [*captions, summary_path, heatmap])
 
     from stream.display.choice import open_display

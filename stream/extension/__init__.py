@@ -363,6 +363,10 @@ class Extension:
     """Name of a function that `watch` asks first, `(WatchRequest) -> int | None`: it watches sources of a form of its
     own and returns the exit status, or None for other sources."""
 
+    demo: str = ""
+    """Name of a function that `demo` asks first, `(Config) -> int | None`: it shows the demo in its own way and returns
+    the exit status, or None for files."""
+
     def check(self) -> None:
         """Raise ValueError for what cannot work: a section whose name is taken, a name that leads nowhere, and a key of
         a sink or a model that its section lacks. For packages of someone else: faults are reported with their names."""

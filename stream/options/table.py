@@ -73,6 +73,7 @@ OPTIONS = (
     Option("--metrics-port PORT", "Serve Prometheus metrics and health on 127.0.0.1.", without="demo", also="serve-answers", key="metrics.port", kind="value"),
     Option("--web [HOST:]PORT", "Show the run in a web page, on this machine. [off]", only="watch", group="Page", key="web.address", kind="text"),
     Option("--web [HOST:]PORT", "Show all cameras in a web page, on this machine. [off]", only="fleet", group="Page", key="web.address", kind="text"),
+    Option("--web [HOST:]PORT", "Show it in a web page, beside the compare page and the microscope. [off]", only="demo", group="Page", key="web.address", kind="text"),
     Option("--any-source", "Let viewers open any address or file that this program can read.", only="web", group="Page", key="web.any_source", kind="flag"),
     Option("--compare-model MODEL[+ALLOCATOR]", "Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.", only="web", group="Page", key="web.compare", kind="list"),
     Option("--compare-loaded N", "Most models that stay loaded for the page that compares answers. [what fits into memory]", only="web", group="Page", key="web.compare_loaded", kind="value"),

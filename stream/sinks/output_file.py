@@ -147,11 +147,16 @@ class OutputFile:
 
 
 def replace_file(path: str | Path, new: str | Path, text: str) -> None:
-    """Replace a text file (UTF-8) atomically, by way of the file `new` beside it. Raises OSError, with `new` gone."""
+    """Replace a text file (UTF-8) atomically, by way of the file `new` beside it; who may read it stays.
+
+    Raises OSError, with `new` gone.
+    """
     try:
         with suppress(FileNotFoundError):
             os.unlink(new)  # it may be a link to a file of the user
-        with open(new, "x", encoding="utf-8", errors="replace") as file:
+        with open(new, "x", encoding="utf-8", errors="replace", newline="") as file:
+            with suppress(FileNotFoundError):
+                os.chmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
             file.write(text)
         os.replace(new, path)
     except OSError:

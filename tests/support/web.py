@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -190,6 +191,7 @@ class LiveRun:
             browser_camera=config.value("web.camera") is not None,
             zones=config.zones,
             clips=config.value("clips.folder"),
+            file=config.file,
         )
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.source = source
@@ -220,10 +222,12 @@ class ServedPage(LiveRun):
         watches: tuple[WatchConfig, ...] = (),
         zones: dict[str, ZoneConfig] | None = None,
         guard: ConnectionGuard | None = None,
+        file: Path | None = None,
         **values: Any,
     ) -> None:
         tables = sections(**{"web__address": "127.0.0.1:0", **values})
         self.config = config = Config(watch=watches, zones=zones or {}, **tables)
+        config._file = file
         self.access = WebAccess.of(config)
         camera = None if config.value("web.camera") is None else BrowserCamera(config.value("web.camera"))
         panels = panels_of([config])

@@ -124,9 +124,5 @@ class WatchChanges(Asker):
 
     def _emit(self, name: str, question: str, error: str | None = None) -> None:
         """Emit what became of a change."""
-        present = [_standing(watch.options) for watch in self._watches]
+        present = [StandingQuestion.of(watch.options) for watch in self._watches]
         self.questions.emit(WatchesChanged(watch=name, watches=present, error=error, question=question))
-
-
-def _standing(watch: WatchConfig) -> StandingQuestion:
-    return StandingQuestion(watch.name, watch.question, watch.threshold, watch.most_of_no, watch.hold_s)

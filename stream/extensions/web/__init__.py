@@ -20,5 +20,6 @@ EXTENSION = Extension(
         ),
     ),
     watch="stream.extensions.web.command:watch_browser",
+    demo="stream.extensions.web.command:show_demo",
     commands=(CommandType(function="stream.extensions.web.command:web", before="demo", grouped=True),),
 )

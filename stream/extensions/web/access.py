@@ -23,7 +23,7 @@ class WebAccess:
     """Place of the page, and who may see it. `control`: viewers may ask. `certificate` and `key` are files for TLS.
 
     `token` is required of every viewer; None if any user of this machine may look. `made_token`: the program made it,
-    so the user does not know it yet.
+    so the user does not know it yet. `demo`: it is the demo, whose first page has the others in frames.
     """
 
     host: str
@@ -33,6 +33,7 @@ class WebAccess:
     made_token: bool = False
     certificate: str | None = None
     key: str | None = None
+    demo: bool = False
 
     @classmethod
     def of(cls, config: Config, environment: Mapping[str, str] = os.environ) -> WebAccess:
@@ -87,7 +88,7 @@ class WebAccess:
         if self.made_token:
             query = f"/?token={self.token}"
         else:
-            query = "/"
+            query = "/demo" if self.demo else "/"
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}{query}"
 
     def allows_host(self, header: str | None) -> bool:

@@ -30,6 +30,7 @@ from stream.extensions.web.chat.questions import QuestionRefused
 from stream.extensions.web.connection import CAMERA_IN_USE, CROWDED, GOING_AWAY, REFUSED, converse, messages, send
 from stream.extensions.web.hub import Hub, encoded
 from stream.extensions.web.microscope import Microscope, microscope_routes
+from stream.extensions.web.saving import saving_routes
 from stream.extensions.web.sources import scene_thumbnail
 from stream.extensions.web.uploads.decoder import PictureRefused
 from stream.extensions.web.uploads.receiver import PictureUploads
@@ -68,6 +69,14 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 
+FRAME_HEADERS = {
+    "content-security-policy": HEADERS["content-security-policy"].replace(
+        "frame-ancestors 'none'", "frame-ancestors 'self'; frame-src 'self'"
+    ),
+    "x-frame-options": "SAMEORIGIN",
+}
+"""Headers of the demo, whose first page has the others in frames; other sites still have none of them."""
+
 NOTE_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -104,6 +113,7 @@ class Gate:
     def __init__(self, application: ASGIApp, access: WebAccess) -> None:
         self._application = application
         self._access = access
+        self._headers = {**HEADERS, **FRAME_HEADERS} if access.demo else HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or socket."""
@@ -122,7 +132,7 @@ class Gate:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 reply = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in self._headers.items():
                     reply[name] = value
             await send(message)
 
@@ -253,6 +263,9 @@ def make_application(
                     return FileResponse(path)
         return PlainTextResponse("There is no such clip; the folder's oldest clips are deleted.\n", 404)
 
+    async def demo(request: Request) -> Response:
+        return await files.get_response("demo.html", request.scope)
+
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)
 
@@ -299,8 +312,11 @@ def make_application(
         *microscope_routes(microscope_of, access, uploads),
         *chat_routes(hubs, access),
         *agent_routes(hubs, access),
+        *saving_routes(hubs, access),
     ]
     routes += panels
+    if access.demo:
+        routes.append(Route("/demo", demo))
     if compare is not None:
         routes += compare.routes(uploads)
     handlers = {PictureRefused: _refuse, QuestionRefused: refusal_reply}

@@ -73,14 +73,24 @@ def _check(config: Config) -> None:
     _model_choices(config)
 
 
-def _serve(config: Config) -> int:
-    """Serve the page and run the chosen sources, until a signal ends the program."""
+def show_demo(config: Config) -> int | None:
+    """Show the drawn demo in a page, with the compare page and the microscope beside it; None without `--web`."""
+    if config.value("web.address") is None:
+        return None
+    paged = config.with_values({"output.paths": (), "heatmap.file": None, **RUN_DEFAULTS})
+    paged = paged.model_copy(update={"source": ""})
+    _check(paged)
+    return _serve(paged, demo=True)
+
+
+def _serve(config: Config, *, demo: bool = False) -> int:
+    """Serve the page and run the chosen sources, with `demo` first the drawn demo, until a signal ends the program."""
     from stream.control import signals_handled
     from stream.extensions.web.access import WebAccess
     from stream.extensions.web.camera import CAMERA
     from stream.extensions.web.section import WebSection
     from stream.extensions.web.sink import WebPage
-    from stream.extensions.web.sources import SourceChooser, read_named
+    from stream.extensions.web.sources import DEMO_SCENE, SourceChooser, read_named
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.child import start_fork_server
     from stream.transport import ipc_endpoint, private_directory
@@ -93,8 +103,10 @@ def _serve(config: Config) -> int:
         desk = _compare_desk(config)
         stack.callback(desk.close)
         page_config = config.with_values({"web.camera": endpoint})
-        page = stack.enter_context(closing(WebPage(page_config, chooser=chooser, compare=desk)))
+        page = stack.enter_context(closing(WebPage(page_config, chooser=chooser, compare=desk, demo=demo)))
         page.print_address()
+        if demo:
+            chooser.choose(DEMO_SCENE.key)
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)

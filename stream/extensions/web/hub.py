@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,7 +75,8 @@ class HubOptions:
     the run; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a
     compare page; `past`: what cameras saw is remembered.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
-    cameras. `clips`: the folder of the run's clips, if any."""
+    cameras. `clips`: the folder of the run's clips, if any. `begun_with`: watches that
+    it began with; `file`: its configuration file, if any."""
 
     rate: float
     greatest_px: int
@@ -87,6 +89,8 @@ class HubOptions:
     name: str = ""
     cameras: tuple[str, ...] = ("",)
     clips: str | None = None
+    begun_with: tuple[StandingQuestion, ...] = ()
+    file: Path | None = None
 
     @property
     def number(self) -> int:
@@ -136,6 +140,11 @@ class Hub:
         return tuple(self._history)
 
     @property
+    def options(self) -> HubOptions:
+        """What the page shows, and of which run."""
+        return self._options
+
+    @property
     def watches(self) -> tuple[StandingQuestion, ...]:
         """Watches of the run."""
         return self._options.watches
@@ -169,6 +178,7 @@ class Hub:
         browser_camera: bool = False,
         clips: str | None = None,
         zones: Mapping[str, ZoneConfig] | None = None,
+        file: Path | None = None,
     ) -> None:
         """Show this run from here on, in place of the one before. Thread-safe.
 
@@ -178,14 +188,15 @@ class Hub:
             browser_camera: Its source is a viewer's camera.
             clips: Folder of its clips.
             zones: Its zones, by name.
+            file: Configuration file that it was read from.
         """
         self._monitor = monitor
+        standing = tuple(map(StandingQuestion.of, watches))
         self._options = replace(
             self._options,
-            watches=tuple(
-                StandingQuestion(watch.name, watch.question, watch.threshold, watch.most_of_no, watch.hold_s)
-                for watch in watches
-            ),
+            watches=standing,
+            begun_with=standing,
+            file=file,
             browser_camera=browser_camera,
             clips=clips,
             zones=zones or {},
@@ -199,7 +210,7 @@ class Hub:
             call_in(self._loop, self.pictures.clear)
             return
         self._monitor = None
-        self._options = replace(self._options, watches=(), browser_camera=False, zones={})
+        self._options = replace(self._options, watches=(), begun_with=(), browser_camera=False, zones={})
         call_in(self._loop, self._finish)
 
     def unreachable(self, reason: str) -> None:

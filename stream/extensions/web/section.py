@@ -28,6 +28,12 @@ class WebSection(ExtensionSection):
         Option(
             "--web [HOST:]PORT", "Show all cameras in a web page, on this machine. [off]", only="fleet", group="Page"
         ),
+        Option(
+            "--web [HOST:]PORT",
+            "Show it in a web page, beside the compare page and the microscope. [off]",
+            only="demo",
+            group="Page",
+        ),
     ] = Field(default=None, min_length=1, examples=['"127.0.0.1:8090"'])
     """"[HOST:]PORT" of a page that shows the run, on this machine unless HOST says otherwise; no page when absent. See
     docs/web.md."""

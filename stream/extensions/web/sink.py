@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from starlette.routing import BaseRoute
@@ -42,7 +43,7 @@ def panels_of(configs: Sequence[Config]) -> list[BaseRoute]:
 class WebPage:
     """Page at `web.address` with its viewers, for one run or, with a `chooser`, consecutive runs; with `compare`, also
     the page that compares answers. `names`: names of several simultaneous runs; `configs`: their
-    configurations, if there are several.
+    configurations, if there are several. `demo`: its first page has the others side by side.
 
     Raises OutputError if the address is not available, ConfigError if a token or a library is missing, or for more than
     CAMERAS_MAX cameras.
@@ -55,9 +56,11 @@ class WebPage:
         chooser: SourceChooser | None = None,
         compare: CompareDesk | None = None,
         configs: Sequence[Config] = (),
+        *,
+        demo: bool = False,
     ) -> None:
         section = WebSection.of(config)
-        access = WebAccess.of(config)
+        access = replace(WebAccess.of(config), demo=demo)
         if len(names) > CAMERAS_MAX:
             raise ConfigError(f"a page shows {CAMERAS_MAX} cameras at most, not {len(names)}; leave --web out")
         if section.camera is None:
@@ -128,6 +131,7 @@ class WebSink(Sink):
             browser_camera=browser_camera,
             clips=config.value("clips.folder"),
             zones=config.zones,
+            file=config.file,
         )
         self._address_printed_on: TextIO | None = None
         self._print_address()

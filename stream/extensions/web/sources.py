@@ -90,6 +90,9 @@ def scene_sources() -> list[OfferedSource]:
     return [OfferedSource("scene", name, f"{SCENE_PREFIX}{name}") for name in SCENE_NAMES]
 
 
+DEMO_SCENE = OfferedSource("scene", "demo", f"{SCENE_PREFIX}demo")
+
+
 @lru_cache(maxsize=len(SCENE_NAMES))
 def scene_thumbnail(name: str) -> bytes:
     """Return the middle of a drawn scene as a small JPEG. Raises SourceNotFound for other names."""

@@ -162,3 +162,12 @@ export class Link {
     if (this.isOpen) this.socket.send(JSON.stringify(message));
   }
 }
+
+/** The JSON of a reply; one with an `error` if none came. */
+export async function request(address, options) {
+  try {
+    return await (await fetch(address, options)).json();
+  } catch {
+    return { error: { message: "the program does not answer" } };
+  }
+}

@@ -6,12 +6,12 @@ import { Clips } from "./clips.js";
 import { byId, make, onResize, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link, UNLINKED } from "./link.js";
-import { Past } from "./past.js";
 import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 import { STATE_WORDS, stateOfHealth } from "./states.js";
-import { clock, localTime, timeOf } from "./times.js";
+import { clock, localTime } from "./times.js";
+import { Watches } from "./watches.js";
 import { Zones } from "./zones.js";
 
 const QUESTIONS_KEPT = 20;
@@ -23,7 +23,9 @@ startTheme();
 const view = readView();
 const clockDifference = new ClockDifference((message) => link.send(message));
 const stage = new Stage(view, clockDifference, () => link.send({ ok: 1 }));
-const zones = new Zones(stage);
+const saving = async () => (run.saving ??= new (await import("./saving.js")).Saving(run.name ?? ""));
+const zones = new Zones(stage, saving);
+const watches = new Watches(saving);
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
@@ -38,19 +40,22 @@ const handlers = {
   hello(message) {
     if (run.number !== undefined && run.number !== message.run) startAfresh();
     run.number = message.run;
-    clips.camera = message.camera ?? "";
+    clips.camera = watches.camera = message.camera ?? "";
+    watches.control = message.control;
+    byId("watch-add").hidden = !message.control;
+    byId("zone-save").hidden = !message.control;
     byId("to-compare").hidden = !message.compare || !message.control;
     sources.control = message.control;
     stage.shapes = message.shapes;
     stage.tile = message.tile_px;
-    showWatches(message.watches);
+    watches.show(message.watches);
     run.ended = null;
     zones.show(message.zones);
     byId("ask").hidden = !message.control;
     run.camera = message.browser_camera;
     byId("camera").hidden = !run.camera;
     showCameras(message.cameras, message.camera);
-    if (message.past) run.past ??= new Past(byId("past"), message.camera ?? "");
+    if (message.past) showPast(message.camera ?? "");
     showMirror();
     if (!run.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
@@ -84,8 +89,8 @@ const handlers = {
   match: (message) => clips.take(message),
   clip: (message) => clips.take(message),
   matches: ({ events }) => clips.history(events),
-  look: (message) => showLook(message),
-  watches: (message) => showWatches(message.watches),
+  look: (message) => watches.look(message),
+  watches: (message) => watches.show(message.watches),
   why: (message) => (stage.why = message),
   answer: () => stage.locate(null),
   cut: () => stage.locate(null),
@@ -146,7 +151,7 @@ function startAfresh() {
   stage.clear();
   figures.clear();
   clips.clear();
-  showWatches([]);
+  watches.show([]);
   byId("facts").textContent = "";
   showAsked("");
 }
@@ -175,54 +180,10 @@ function showState() {
 
 const showAsked = (words, bad) => writeNote("asked", words, bad);
 
-/** The watches of the run, each with the answer that holds and the probability of a yes. */
-const watches = new Map();
-
-function showWatches(list) {
-  const shown = new Map(watches);
-  watches.clear();
-  for (const watch of list) {
-    const { name, question } = watch;
-    if (shown.get(name)?.watch.question === question) {
-      watches.set(name, shown.get(name));
-      continue;
-    }
-    const parts = { watch, holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }, rulesOf(watch)) };
-    const track = make("div", { className: "track" }, parts.fill, markAt(watch.no_below), markAt(watch.threshold));
-    parts.root = make("li", {}, make("p", {}, `${question} `, parts.holds), track, parts.note);
-    watches.set(name, parts);
-  }
-  byId("watches").replaceChildren(...[...watches.values()].map((parts) => parts.root));
-  byId("watches").hidden = !watches.size;
-}
-
-function showLook(look) {
-  const parts = watches.get(look.watch);
-  if (!parts) return;
-  parts.holds.textContent = look.holds ?? "not known yet";
-  parts.fill.style.width = `${Math.round(100 * look.yes)}%`;
-  parts.note.textContent = look.warning ?? `${percent(look.yes)} yes at ${timeOf(look)}${waitsFor(look, parts.watch)} · ${rulesOf(parts.watch)}`;
-}
-
-const percent = (share) => `${Math.round(100 * share)} %`;
-
-/** A threshold on the bar of a watch. */
-function markAt(share) {
-  const mark = make("div", { className: "mark" });
-  mark.style.left = percent(share).replace(" ", "");
-  return mark;
-}
-
-/** What the bar's marks mean. */
-function rulesOf({ threshold, no_below, hold_s }) {
-  return `yes from ${percent(threshold)}, no up to ${percent(no_below)}${hold_s ? `, a match after ${hold_s} s of yes` : ""}`;
-}
-
-/** Why a check has not changed the answer. */
-function waitsFor({ yes, holds }, { threshold, no_below }) {
-  const says = yes >= threshold ? "yes" : yes <= no_below ? "no" : null;
-  if (says === null) return ", neither yes nor no";
-  return says === holds ? "" : `: ${says} if the next check agrees`;
+/** The past is loaded only for runs that remember it. */
+async function showPast(camera) {
+  const { Past } = await import("./past.js");
+  run.past ??= new Past(byId("past"), camera);
 }
 
 function showWidth() {

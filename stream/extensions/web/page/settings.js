@@ -59,6 +59,7 @@ function setTheme(theme) {
 }
 
 export function startTheme() {
+  document.documentElement.classList.toggle("framed", self !== top); // the page around it has the titles and links
   const dark = matchMedia("(prefers-color-scheme: dark)");
   setTheme(remembered("theme", dark.matches ? "dark" : "light"));
   dark.addEventListener("change", () => setTheme(remembered("theme", dark.matches ? "dark" : "light")));

@@ -1,4 +1,4 @@
-// Zones over the picture: those of the run, and one that is drawn by pointer or keys and copied as TOML.
+// Zones over the picture: those of the run, and one that is drawn by pointer or keys, copied as TOML or saved.
 
 import { byId, setDisabled, setPressed, writeNote } from "./dom.js";
 import { pixelRatio } from "./tiles.js";
@@ -21,8 +21,8 @@ export function tomlOf({ name, points, weight, mask }) {
 }
 
 export class Zones {
-  /** `stage` has the picture; it calls `draw` with its layers. */
-  constructor(stage) {
+  /** `stage` has the picture; it calls `draw` with its layers. `saving` gives, once it is needed, what saves a zone. */
+  constructor(stage, saving) {
     this.stage = stage;
     this.active = this.closed = false;
     this.ofRun = [];
@@ -34,6 +34,7 @@ export class Zones {
     byId("zone-undo").onclick = () => this.undo();
     byId("zone-anew").onclick = () => this.startAnew();
     byId("zone-copy").onclick = () => this.copy();
+    byId("zone-save").onclick = async () => (await saving()).zone(this.drawn.name, byId("zone-toml").value);
     for (const id of ["zone-name", "zone-weight", "zone-mask"]) byId(id).oninput = () => this.update();
     // before the stage's own listeners, which describe tiles
     const listen = (kind, call) => stage.root.addEventListener(kind, (event) => this.active && call(event), { capture: true });
@@ -135,7 +136,7 @@ export class Zones {
     if (!count) return "Click on the corners of a zone, one after another.";
     if (!this.closed) return `${count} ${count === 1 ? "corner" : "corners"}. A double click, or the first corner again, closes the polygon.`;
     if (!byId("zone-name").checkValidity()) return "Give it a name: letters, digits, _ and -.";
-    return "Put this into the configuration; it counts from the next start on.";
+    return "Save it, or put it into the configuration; it counts from the next start on.";
   }
 
   update(words = "") {
@@ -143,7 +144,7 @@ export class Zones {
     setDisabled(byId("zone-weight"), byId("zone-mask").checked ? "A mask has no weight" : "");
     for (const id of ["zone-undo", "zone-anew"]) setDisabled(byId(id), this.points.length ? "" : "It has no corner yet");
     setDisabled(byId("zone-close"), this.closed ? "It is closed" : this.points.length < 3 ? "A zone has three corners or more" : "");
-    setDisabled(byId("zone-copy"), ready ? "" : this.advice);
+    for (const id of ["zone-copy", "zone-save"]) setDisabled(byId(id), ready ? "" : this.advice);
     byId("zone-toml").hidden = !ready;
     byId("zone-toml").value = ready ? tomlOf(this.drawn) : "";
     writeNote("zone-note", words || this.advice);
