@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from evaluation import readme_tables
 from evaluation.public import estimate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,24 +170,33 @@ def real() -> str:
 
 
 def costs() -> str:
-    """Right answers of a model trained for this project's tokens, and of one as it comes, by what it is shown."""
-    suites = ("still", "text", "camouflage", "video")
+    """Right answers of a model trained for this project's tokens, and of one as it comes, in all suites at both
+    budgets; beside it the best other way at each budget, another one each time. Bold: fewer than with all tokens."""
     lines = []
-    for label, strategy, budgets in (
-        ("all tokens", "full", ("100%",)),
-        ("ARR-COC", "arr-coc", SHARES),
-        ("the picture scaled down", "smaller", SHARES),
-        ("VidCom2, which encodes all tokens first", "vidcom2", SHARES),
-    ):
-        trained, stock = (Way(label, results, strategy, budgets) for results in ("trained", "stock"))
-        gflops = trained.format_values("still", lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
-        of_suites = (f"{_plain(trained, suite)} · {_plain(stock, suite)}" for suite in suites)
-        lines.append((label, *of_suites, gflops))
-    return markdown(("shown to the model", *(f"`{suite}`" for suite in suites), "GFLOPs, `still`"), lines)
+    for suite in REPORTED:
+        line: list[str] = [f"`{suite}`"]
+        for results in ("trained", "stock"):
+            everything = right(_cells(results)[suite, "full", "100%"])
+            line.append(f"{everything:.0f}")
+            line.append(
+                " / ".join(_below(right(_cells(results)[suite, "arr-coc", share]), everything) for share in SHARES)
+            )
+        line.append(" / ".join(_best_other("stock", suite, share) for share in SHARES))
+        lines.append(tuple(line))
+    head = ("suite", "trained for it: all tokens", "27 / 10 %", "as it comes: all tokens", "27 / 10 %")
+    return markdown((*head, "best of ten others at 27 / 10 %"), lines)
 
 
-def _plain(way: Way, suite: str) -> str:
-    return way.format_values(suite, right, unit="")
+def _below(value: float, everything: float) -> str:
+    text = f"{value:.0f}"
+    return f"**{text}**" if round(value) < round(everything) else text
+
+
+def _best_other(results: str, suite: str, share: str) -> str:
+    cells = _cells(results)
+    measured = {name: cells[suite, name, share] for name in COMPARED if (suite, name, share) in cells}
+    name = max(measured, key=lambda name: right(measured[name]))
+    return f"{right(measured[name]):.0f} {name}"
 
 
 def kinds(results: str) -> str:
@@ -255,6 +265,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "stock": lambda: reported("stock", *STOCK_OTHERS),
     "real": real,
     "costs": costs,
+    "models": lambda: markdown(readme_tables.MODEL_HEAD, readme_tables.models()),
+    "speed": lambda: markdown(readme_tables.SPEED_HEAD, readme_tables.speed()),
     "kinds": lambda: kinds("trained"),
     "kinds-stock": lambda: kinds("stock"),
     "stream": stream,

@@ -1,4 +1,4 @@
-"""The examples of docs/library.md run as they stand."""
+"""The examples of docs/library.md and of the README run as they stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "library.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "library.md"
 
 
 def test_every_example_runs(
@@ -35,3 +36,14 @@ def test_every_example_runs(
     assert not frames
     assert output.startswith("Generation('")
     assert re.search(r"Timings\(allocate_ms=\d+\.\d, ", output)
+
+
+def test_the_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith("Generation('a ") for line in lines), lines

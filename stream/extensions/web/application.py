@@ -164,7 +164,7 @@ class Gate:
         if token is not None and self._access.token is not None:
             if self._access.allows_token(token):
                 # the page's address has no token, which stays in a cookie
-                reply = RedirectResponse("/", 303)
+                reply = RedirectResponse("/demo" if self._access.demo else "/", 303)
                 secure = self._access.certificate is not None
                 reply.set_cookie(self._cookie, token, httponly=True, samesite="strict", secure=secure, path="/")
                 return reply

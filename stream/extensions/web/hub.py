@@ -141,7 +141,7 @@ class Hub:
 
     @property
     def options(self) -> HubOptions:
-        """What the page shows, and of which run."""
+        """Options of the page, and facts of its run."""
         return self._options
 
     @property

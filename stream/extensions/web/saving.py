@@ -219,7 +219,7 @@ class SettingsFile:
         except ConfigError as error:
             raise QuestionRefused(str(error), 409) from error
         except ValidationError as error:
-            raise QuestionRefused(f"{self.name} has a watch that is none; repair it first", 409) from error
+            raise QuestionRefused(f"{self.name} has an invalid watch; repair it first", 409) from error
         except OSError as error:
             raise QuestionRefused(f"cannot save to {self.name}: {error.strerror}", 409) from error
         return True

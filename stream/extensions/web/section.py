@@ -92,7 +92,7 @@ class WebSection(ExtensionSection):
         Option(
             "--web-control / --no-web-control",
             "Let viewers ask. [on this machine only]",
-            only="watch fleet web",
+            only="watch fleet web demo",
             group="Page",
         ),
     ] = None
@@ -102,7 +102,7 @@ class WebSection(ExtensionSection):
         Option(
             "--web-token TEXT",
             "Secret that viewers must give; auto: make one. In the process list; ARR_COC_WEB_TOKEN is not. [none]",
-            only="watch fleet web",
+            only="watch fleet web demo",
             group="Page",
         ),
     ] = Field(default=None, min_length=4)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -21,6 +26,7 @@ from stream.transport.links import FrameSubscriber
 from tests.support.network import LIMIT_MS, LIMIT_S, until
 from tests.support.web import ServedPage, Visit, closing_code, sampled, served
 
+ROOT = Path(__file__).resolve().parents[3]
 JPEG = encode_jpeg(sampled().images[0])
 FRAME = struct.pack("<HH", 512, 256) + JPEG
 
@@ -174,3 +180,25 @@ def test_the_camera_of_another_viewer_is_left_alone(page: ServedPage, visit: Vis
         visit.page.wait_for_function(
             "() => document.getElementById('camera-state').textContent.includes('Another viewer')"
         )
+
+
+@pytest.mark.slow
+def test_a_container_s_command_watches_the_camera_of_a_laptop(browser: Browser, tmp_path: Path) -> None:
+    """The command of docs/desktop.md: all addresses, a token, and the page opened at localhost."""
+    options = ("watch", "browser:", "--web", "0.0.0.0:0", "--web-token", "auto", "--web-control")
+    command = [sys.executable, str(ROOT / "run_stream.py"), *options]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        try:
+            address = next(line.split()[-1] for line in run.stderr if line.startswith("web page at "))
+            context = browser.new_context()
+            context.set_default_timeout(LIMIT_S * 1000)
+            page = context.new_page()
+            page.goto(re.sub(r"//[^:/]+", "//localhost", address))
+            page.get_by_role("button", name="Start this browser’s camera").click()
+            page.wait_for_function("() => window.live?.answers.answers.length >= 1 && window.live.stage.shown >= 1")
+            assert "tokens" in page.locator("#lines").inner_text()
+            context.close()
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.stderr.read()

@@ -21,8 +21,8 @@ from tests.support.web import LiveRun, Visit, ask, has
 class DemoPage:
     """The page of a demo."""
 
-    def __init__(self) -> None:
-        config = Config(**sections(web__address="127.0.0.1:0"))
+    def __init__(self, **values: object) -> None:
+        config = Config(**sections(web__address="127.0.0.1:0", **values))
         self.page = WebPage(config, demo=True)
         self.address = self.page.address
         self.port = int(self.address.removesuffix("/demo").rpartition(":")[2])
@@ -34,8 +34,8 @@ class DemoPage:
 
 
 @contextmanager
-def demo() -> Iterator[DemoPage]:
-    with closing(DemoPage()) as page:
+def demo(**values: object) -> Iterator[DemoPage]:
+    with closing(DemoPage(**values)) as page:
         yield page
 
 
@@ -47,6 +47,12 @@ def test_only_the_demo_has_pages_in_frames_and_only_its_own() -> None:
             assert headers["x-frame-options"] == "SAMEORIGIN"
     with closing(WebPage(Config(**sections(web__address="127.0.0.1:0")))) as other:
         assert "demo" not in other.address
+
+
+def test_a_token_leads_to_the_demo() -> None:
+    with demo(web__token="0123456789") as page:
+        reply = ask(page, "/?token=0123456789")  # type: ignore[arg-type]
+        assert (reply.status, reply.headers["location"]) == (303, "/demo")
 
 
 def test_three_things_to_try_stay_away_once_dismissed(visit: Visit) -> None:
