@@ -166,7 +166,8 @@ export class Link {
 /** The JSON of a reply; one with an `error` if none came. */
 export async function request(address, options) {
   try {
-    return await (await fetch(address, options)).json();
+    const reply = await fetch(address, options);
+    return readJson(await reply.text());
   } catch {
     return { error: { message: "the program does not answer" } };
   }

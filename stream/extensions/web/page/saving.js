@@ -15,8 +15,8 @@ export class Saving {
     this.title = make("h2", { id: "saving-title" });
     this.save = make("button", { type: "button", className: "main" }, "Save");
     this.file = make("button", { type: "button" }, "Download");
-    const close = make("button", { type: "button", onclick: () => this.dialog.close() }, "Cancel");
-    this.dialog = make("dialog", { id: "saving", className: "keys" }, this.title, this.text, this.note, make("p", { className: "group" }, this.save, this.file, close));
+    this.close = make("button", { type: "button", onclick: () => this.dialog.close() }, "Cancel");
+    this.dialog = make("dialog", { id: "saving", className: "keys" }, this.title, this.text, this.note, make("p", { className: "group" }, this.save, this.file, this.close));
     this.dialog.setAttribute("aria-labelledby", "saving-title");
     document.body.append(this.dialog);
   }
@@ -50,6 +50,7 @@ export class Saving {
     this.save.hidden = Boolean(problem);
     this.file.hidden = !toml;
     this.save.disabled = false;
+    this.close.textContent = "Cancel";
     this.file.onclick = () => download(new Blob([toml], { type: "application/toml" }), file ?? OTHERWISE);
     this.save.onclick = () => this.send(body);
     if (!this.dialog.open) this.dialog.showModal();
@@ -59,6 +60,7 @@ export class Saving {
     this.save.disabled = true;
     const { saved, file, error } = await request("/api/settings", { method: "POST", body: JSON.stringify({ camera: this.camera, ...body }) });
     this.save.hidden = !error;
+    this.close.textContent = error ? "Cancel" : "Close";
     this.save.disabled = false;
     if (body.zone) this.save.onclick = () => this.send({ ...body, replace: true }); // what another page saved meanwhile was named
     this.write(error ? error.message : `Saved ${saved} to ${file}; it counts from the next start on.`, Boolean(error));
