@@ -33,6 +33,12 @@ MEASURED = ("still", "video", "text")
 REPORTED = (*MEASURED, "camouflage", "pan", "large", "stream")
 REAL_CLASSES = ("face", "person", "animal", "words", "moving")
 
+COMPARED = (
+    *("smaller", "evs", "vidcom2", "querystream", "cdpruner", "divprune", "dart", "sparsevlm", "fastv"),
+    "pyramiddrop",
+)
+"""Strategies of others, at equal tokens."""
+
 NONE = "–"
 
 Line = tuple[str, ...]
