@@ -18,6 +18,11 @@ from stream.runtime.child import ROOT, python_command, python_environment
 from stream.start import leave_out_working_folder
 from tests.support.network import until
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 PRODUCT = ("arr_coc", "stream", "training", "evaluation", "benchmarks", "scripts")
 SOURCES = sorted(path for folder in PRODUCT for path in Path(ROOT, folder).rglob("*.py"))
 
@@ -257,3 +262,52 @@ def test_a_working_folder_that_was_removed_is_one_line(tmp_path: Path) -> None:
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     message = "error: the working folder was removed; change to a folder that exists\n"
     assert (process.returncode, process.stderr) == (2, message)
+
+
+@pytest.fixture
+def another_stream(tmp_path: Path) -> Path:
+    """A folder with another package named `stream`, whose code must not run."""
+    package = tmp_path / "elsewhere" / "stream"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('code of another package ran')\n", "utf-8")
+    return package.parent
+
+
+def with_path(*folders: Path | str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+
+
+def test_the_installed_command_refuses_another_package_named_stream(another_stream: Path, tmp_path: Path) -> None:
+    project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text("utf-8"))
+    module, _, function = project["project"]["scripts"]["arr-coc-stream"].partition(":")
+    assert module in project["tool"]["setuptools"]["py-modules"]
+    code = f"import sys; from {module} import {function}; sys.exit({function}())"  # as pip writes it
+    process = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        cwd=tmp_path,
+        env=with_path(another_stream, ROOT),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    (line,) = process.stderr.splitlines()
+    assert (process.returncode, process.stdout) == (2, "")
+    assert line.startswith(f"error: {another_stream / 'stream'} is another package named stream")
+
+
+def test_the_script_and_the_library_do_without_another_package_named_stream(
+    another_stream: Path, tmp_path: Path
+) -> None:
+    for words in (
+        [str(Path(ROOT, "run_stream.py")), "--version"],
+        ["-c", "import arr_coc, arr_coc.texturevlm; print(arr_coc.ARRCOCQwen)"],
+    ):
+        process = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=with_path(another_stream, ROOT),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        assert (process.returncode, process.stderr) == (0, "")
