@@ -13,19 +13,28 @@ run_each = failed=; \
 	for name in $(1); do echo "== $$name"; $(BIN)/python -m $$name || failed="$$failed $$name"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-.PHONY: help demo test test-loaded test-slow check docs screenshots format bench soak clean
+# Of a release: an image's name, the build of torch in it, and the tag. Names of images have no capitals.
+IMAGE ?= arr-coc-stream
+TORCH ?= cpu
+TAG ?= local
+image_name = $(shell echo "$(IMAGE):$(TAG:v%=%)-$(TORCH)" | tr A-Z a-z)
+
+.PHONY: help demo test test-loaded test-slow test-install check docs screenshots format bench soak clean release-check wheels sdist image image-push
 
 help:
 	@echo "make demo         caption a generated clip; results in demo/"
 	@echo "make test         run the tests"
 	@echo "make test-loaded  run the tests of live sources, stages and processes beside busy loops"
 	@echo "make test-slow    run the long suites"
+	@echo "make test-install install as the image does, in a folder of its own, and run the cameras of deploy/"
 	@echo "make check        format, lint, types"
 	@echo "make docs         build the documentation in site/; warnings are errors"
 	@echo "make screenshots  take the pictures of the live page in docs/images/; needs Chromium"
 	@echo "make format       format the code"
 	@echo "make bench        run the benchmarks of benchmarks/README.md; results in benchmarks/results/"
 	@echo "make soak         run the long ones: 100000 frames, twice, a camera that comes and goes, processes that die; hours"
+	@echo "make wheels       build wheels for release, in containers, and with make sdist the sources; results in dist/"
+	@echo "make image        build the image arr-coc-stream:local-cpu; TORCH=cu128 for GPUs"
 	@echo "make clean        remove the environment and what the demo made"
 
 demo: $(READY)
@@ -40,12 +49,16 @@ test-loaded: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
+test-install: $(READY)
+	$(BIN)/python -m pytest -m slow tests/deploy/test_install.py
+
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m scripts.check_words
 	$(BIN)/python -m scripts.habits
+	$(BIN)/python -m scripts.check_schemas
 	$(BIN)/python -m pytest tests/test_imports.py tests/test_core.py
 
 docs: $(READY)
@@ -66,6 +79,27 @@ bench: $(READY)
 
 soak: $(READY)
 	@$(call run_each,$(SOAKS))
+
+# TAG=v0.1.0 for a release; the version and the changelog alone without it.
+release-check:
+	TAG="$(filter-out local,$(TAG))" $(PYTHON) scripts/check_release.py
+
+# Tools of a release are in environments of their own: it needs nothing of the tests'.
+wheels:
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/pip install --quiet cibuildwheel==4.3.5
+	build/tools/bin/cibuildwheel --output-dir dist
+
+sdist:
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/pip install --quiet build==1.6.1
+	build/tools/bin/python -m build --sdist --outdir dist
+
+image:
+	docker build -f deploy/Dockerfile -t $(image_name) --build-arg TORCH=$(TORCH) .
+
+image-push: image
+	docker push $(image_name)
 
 clean:
 	[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"

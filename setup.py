@@ -1,6 +1,14 @@
-"""Build of the compiled kernels. They are optional: without a C++ compiler, installing goes on without them."""
+"""Build of the compiled kernels, and the long description.
+
+The kernels are optional: without a C++ compiler, installing goes on without them.
+"""
+
+import os
+import re
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.config.pyprojecttoml import read_configuration
 
 OPTIONS = ["-O3", "-std=c++17", "-Wall", "-Wextra"]
 
@@ -46,4 +54,34 @@ LINEAR = Extension(
     py_limited_api=True,
 )
 
-setup(ext_modules=[TILES, SCORES, MOTION, LINEAR], options={"bdist_wheel": {"py_limited_api": "cp310"}})
+HERE = Path(__file__).resolve().parent
+
+
+def long_description(repository: str) -> str:
+    """Return README.md; its links lead to the files of this version at `repository`, unless that is empty.
+
+    Only the workflow of a release knows the address. Links of a page of PyPI have to be absolute.
+    """
+    text = (HERE / "README.md").read_text("utf-8")
+    if not repository:
+        return text
+    version = read_configuration(HERE / "pyproject.toml", expand=False)["project"]["version"]
+    text = re.sub(r"(!\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{repository}/raw/v{version}/", text)
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{repository}/blob/v{version}/", text)
+
+
+REPOSITORY = os.environ.get("ARR_COC_REPOSITORY", "")
+URLS = {
+    "Repository": REPOSITORY,
+    "Documentation": f"{REPOSITORY}/tree/main/docs",
+    "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+    "Issues": f"{REPOSITORY}/issues",
+}
+
+setup(
+    ext_modules=[TILES, SCORES, MOTION, LINEAR],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    long_description=long_description(REPOSITORY),
+    long_description_content_type="text/markdown",
+    project_urls=URLS if REPOSITORY else {},
+)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomllib
@@ -24,6 +22,7 @@ from stream.config_loading import build_config, layer_from_file
 from stream.control import RunControl
 from stream.extensions.metrics.section import MetricsSection
 from stream.extensions.metrics.sink import ServerMetrics
+from tests.deploy.files import DEPLOY, ROOT, containers, copied_to_the_image, documents, program_of
 from tests.support.network import LIMIT_S, fetched, free_port
 
 if sys.version_info >= (3, 11):
@@ -31,28 +30,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 PROGRAM = "/opt/arr-coc-stream/bin/arr-coc-stream"
 
 
-def documents(path: Path) -> list[Any]:
-    return [document for document in yaml.safe_load_all(path.read_text("utf-8")) if document is not None]
-
-
-def containers() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The containers of the Kubernetes manifests."""
-    for name in ("answers.yaml", "cameras.yaml"):
-        for document in documents(DEPLOY / "kubernetes" / name):
-            template = document["spec"].get("template")
-            yield from ((name, container) for container in template["spec"]["containers"]) if template else ()
-
-
 def commands() -> Iterator[list[str]]:
     """Each command line, without the program."""
-    for service in documents(DEPLOY / "compose.yaml")[0]["services"].values():
-        yield service["command"]
     for _, container in containers():
         yield container["args"]
     for unit in UNITS:
@@ -66,14 +49,15 @@ def commands() -> Iterator[list[str]]:
 def test_the_program_takes_each_command_line(line: list[str]) -> None:
     name, *arguments = line
     command = typer.main.get_command(application()).commands[name]  # type: ignore[attr-defined]
-    arguments = [re.sub(r"\$\{\w+:?[?-]([^}]*)\}", r"\1", argument) for argument in arguments]
     context = command.make_context(name, arguments)
     assert context.params["metrics_port"] in ("9109", "9110", None)
     for setting in context.params.get("set") or context.params.get("set_") or ():
         assert setting == "metrics.host=0.0.0.0"
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in sorted(DEPLOY.rglob("*.toml")) if path.parent != DEPLOY], ids=lambda path: path.name
+)
 def test_the_settings_are_valid(path: Path) -> None:
     config = build_config([layer_from_file(str(path))])
     assert config.answer.model is not None or config.answer.server == "tcp://127.0.0.1:5555"
@@ -106,10 +90,10 @@ def test_the_metric_that_scales_is_served() -> None:
 
 def test_the_image_is_built_of_what_is_there() -> None:
     lines = (DEPLOY / "Dockerfile").read_text("utf-8")
-    copied = {name for line in re.findall(r"^COPY (?!--)(.+) \S+$", lines, re.MULTILINE) for name in line.split()}
+    copied = copied_to_the_image()
     assert all((ROOT / name).exists() for name in copied)
     allowed = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").split()
-    assert copied == {name[1:] for name in allowed if name.startswith("!")}
+    assert set(copied) == {name[1:] for name in allowed if name.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     (extras,) = re.findall(r"^ARG EXTRAS=(.+)$", lines, re.MULTILINE)
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
@@ -117,15 +101,8 @@ def test_the_image_is_built_of_what_is_there() -> None:
     assert Path(PROGRAM).name in project["scripts"]
 
 
-def tool(name: str, package: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"no {name}: {package}")
-    return path
-
-
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    program = tool("systemd-analyze", "apt-get install systemd")
+    program = program_of("systemd-analyze", "apt-get install systemd")
     names = []
     for unit in UNITS:
         name = tmp_path / unit.name.replace("@", "@door")
@@ -140,7 +117,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 def test_kustomize_takes_the_manifests() -> None:
-    program = tool("kubectl", "it is installed from kubernetes.io")
+    program = program_of("kubectl", "it is installed from kubernetes.io")
     process = subprocess.run(
         [program, "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=LIMIT_S
     )
@@ -149,20 +126,3 @@ def test_kustomize_takes_the_manifests() -> None:
     assert sorted(kinds) == [
         *("ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Service", "Service", "StatefulSet"),
     ]
-
-
-@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]], ids=len)
-def test_compose_takes_the_files(files: list[str]) -> None:
-    program = tool("docker-compose", "apt-get install docker-compose")
-    file_options = [part for name in files for part in ("--file", str(DEPLOY / name))]
-    process = subprocess.run(
-        [program, *file_options, "config"],
-        capture_output=True,
-        text=True,
-        env={"CAMERA_URL": "rtsp://x/y"},
-        timeout=LIMIT_S,
-    )
-    assert process.returncode == 0, process.stderr
-    services = yaml.safe_load(process.stdout)["services"]
-    assert services["camera"]["command"][1] == "rtsp://x/y"
-    assert services["answers"]["image"] == ("arr-coc-stream:cuda" if len(files) > 1 else "arr-coc-stream:cpu")
