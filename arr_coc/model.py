@@ -474,7 +474,7 @@ class ARRCOCQwen:
         most = self._session.options.decoding.max_tokens
         if self._session.last.is_lost_in_thoughts(most):
             log.warning("hidden thoughts took max_new_tokens = %d, and no answer is left; raise it", most)
-        if self._session.last.looped:
+        if self._session.last.work.looped:
             log.warning("an answer repeated itself and was ended; give repetition_penalty, such as 1.05")
 
 
@@ -516,7 +516,7 @@ class _AnswerInput:
             kept_bytes=answer.work.kept_bytes,
             token_ids=answer.token_ids,
             fields=fields,
-            looped=answer.looped,
+            looped=answer.work.looped,
         )
 
 

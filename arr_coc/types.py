@@ -284,6 +284,8 @@ class Work:
     """Visual tokens that it added to a group of pictures."""
     memory_tokens: int = 0
     """Tokens that a group of pictures keeps before the next question."""
+    looped: bool = False
+    """True if the text repeated itself, and was ended at its second repetition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,6 @@ class AnswerResult:
     """Tokens of the text, without the end token."""
     thought_tokens: int = 0
     """Number of these that are thoughts before the answer."""
-    looped: bool = False
-    """True if the answer repeated itself, and was ended at its second repetition."""
 
     def is_lost_in_thoughts(self, max_tokens: int) -> bool:
         """Return True if hidden thoughts took all of the `max_tokens` of the answer, so that it is empty."""
@@ -142,6 +140,7 @@ class AnswerTimer:
                 prefilled_tokens=prompt.prefilled_tokens,
                 appended_tokens=prompt.appended_tokens,
                 memory_tokens=prompt.memory_tokens,
+                looped=self.dropped_tokens > 0,
             ),
             operations=operations,
             first_token_ms=(first_s - self.started_s) * 1e3,
@@ -151,7 +150,6 @@ class AnswerTimer:
             vision=vision,
             token_ids=tuple(self.token_ids),
             thought_tokens=self.thought_tokens,
-            looped=self.dropped_tokens > 0,
         )
 
 

@@ -247,7 +247,7 @@ class Stream:
             text_tokens=last.work.text_tokens,
             kept_bytes=last.work.kept_bytes,
             token_ids=last.token_ids,
-            looped=last.looped,
+            looped=last.work.looped,
         )
 
     def _glance_if_due(self, query: str) -> None:

@@ -272,7 +272,7 @@ class QwenAnswerModel:
     def _answer_notice(self, client: bytes, answer: AnswerResult) -> str:
         """Return a notice about a client's answer; empty if there is none, or the client had it before."""
         most = self._session.options.decoding.max_tokens
-        if answer.looped:
+        if answer.work.looped:
             kind = "looped"
             notice = (
                 "an answer repeated itself, and was ended at its second repetition; set answer.repetition_penalty, "

@@ -268,6 +268,7 @@ class AnswerRequest:
             glances=glance_costs.glances,
             glance_tokens=glance_costs.tokens,
             before_cut=self.before_cut,
+            looped=reply.work.looped,
             timing=AnswerTiming(
                 encode_ms=reply.work.encode_ms,
                 prefill_ms=reply.work.prefill_ms,

@@ -61,6 +61,7 @@ ABSENT = (
     ("warning", None),
     ("memory", None),
     ("fields", None),
+    ("looped", False),
     ("unchanged", 0),
     ("invalid", 0),
     ("shadow", None),
@@ -241,6 +242,12 @@ def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:
     assert timed.keys() - plain.keys() == {"timing", "prefilled_tokens", "appended_tokens"}
     grouped_fields = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None, group=1)))
     assert timed.keys() - grouped_fields.keys() == {"timing", "prefilled_tokens"}
+
+
+def test_an_answer_that_was_ended_in_a_loop_says_so() -> None:
+    looped = msgspec.structs.replace(ANSWER, looped=True)
+    assert json.loads(encode_event(looped)) == {**json.loads(encode_event(ANSWER)), "looped": True}
+    assert unpack_event(pack_event(looped)) == looped
 
 
 def test_other_objects_are_refused() -> None:

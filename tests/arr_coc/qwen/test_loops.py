@@ -19,6 +19,8 @@ from arr_coc.qwen.loops import COPIES_MIN, PERIOD_MAX, TOKENS_MIN, LoopDetector
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.types import Question
+from stream.answer.model import ClientQuestion, ask_alone
 from stream.answer.qwen import QwenAnswerModel
 from stream.answer.qwen_text import QwenTextModel
 from tests.arr_coc.qwen.batching.test_captured import run_first
@@ -144,10 +146,10 @@ def answer(qwen: QwenVL, capture: Capture | None = None, **options: Any) -> Answ
 def test_an_answer_ends_with_its_second_repetition() -> None:
     last = answer(looping(tiny_qwen(), SCRIPT)).last
     assert last.token_ids == (*SCRIPT, *SCRIPT[-4:])
-    assert last.looped
+    assert last.work.looped
     assert last.work.text_tokens == 12
     whole = answer(looping(tiny_qwen(), SCRIPT), stop_loops=False).last
-    assert not whole.looped
+    assert not whole.work.looped
     assert len(whole.token_ids) == 64
     assert whole.text.startswith(last.text)
     assert last.text == tiny_qwen().tokenizer.decode(last.token_ids)
@@ -161,7 +163,7 @@ def test_steps_that_ran_ahead_of_a_loop_are_dropped(capture: Capture | None) -> 
     vars(qwen)["eos_ids"] = frozenset()
     session = answer(qwen, capture)
     assert session.last.token_ids == (0, 0)
-    assert session.last.looped
+    assert session.last.work.looped
     assert session.open_answers == 0
     assert answer(qwen, capture, stop_loops=False).last.token_ids == (0,) * 64
 
@@ -190,7 +192,7 @@ def test_held_text_comes_once_the_answer_goes_on_or_ends() -> None:
             session = AnswerSession(looping(tiny_qwen(), script), AnswerOptions(decoding=one, feedback=False))
             texts.append("".join(session.answer(packet(), QUERY)))
             assert session.last.token_ids == tuple(script[:tokens])
-            assert not session.last.looped
+            assert not session.last.work.looped
         assert texts[0] == texts[1]
 
 
@@ -212,7 +214,7 @@ def test_a_stop_string_in_held_text_ends_the_answer() -> None:
     )
     text = "".join(session.answer(packet(), QUERY))
     assert text == "a red square"
-    assert not session.last.looped
+    assert not session.last.work.looped
 
 
 def test_an_answer_with_a_schema_is_never_cut_off() -> None:
@@ -231,7 +233,7 @@ def test_thoughts_that_repeat_themselves_end(thinking: Thinking) -> None:
     options = AnswerOptions(decoding=Decoding(64, stop_loops=True), thinking=thinking, feedback=False)
     session = AnswerSession(looping(qwen, [begin, *SCRIPT]), options)
     text = "".join(session.answer(packet(), QUERY))
-    assert session.last.looped
+    assert session.last.work.looped
     assert (text == "") == (thinking == "hide")
     assert session.last.thought_tokens == len(session.last.token_ids) == 13
 
@@ -244,6 +246,10 @@ def test_a_run_is_told_once_for_each_client() -> None:
         "1.05, or answer.stop_loops = false for all of it"
     )
     assert notices_of_clients(model) == [line, "", line]
+    question = ClientQuestion(b"one", packet(), Question(QUERY))
+    ask_alone(model, question)
+    assert question.stats is not None
+    assert question.stats.work.looped
 
 
 def test_a_stream_says_so() -> None:
@@ -263,7 +269,7 @@ def test_a_text_of_a_recap_ends() -> None:
 def test_signs_alone_are_a_table() -> None:
     """A line of a table's separators in an answer of the default length: 20 to 23 are signs."""
     last = answer(looping(tiny_qwen(), [20, 21, 22, 23])).last
-    assert not last.looped
+    assert not last.work.looped
     assert len(last.token_ids) == 64
 
 

@@ -200,6 +200,11 @@ def timed(ttft_ms: float, total_ms: float, **fields: object) -> Like:
             (None, like(Answer, start_s=2.5, end_s=2.5)),
         )
     ),
+    case(
+        "an answer that was ended in a loop",
+        [asks(0), hear(answered(0), like(Answer, looped=False))],
+        [asks(1, turn=2), hear(answered(1, looped=True), like(Answer, looped=True))],
+    ),
     case("an answer without text has its first token at its end", [asks(0), hear(answered(0), timed(50.0, 50.0))]),
     case(
         "feedback follows its answer",

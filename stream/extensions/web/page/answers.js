@@ -137,6 +137,7 @@ export class Answers {
       event.glances ? `${event.glances} glance${event.glances > 1 ? "s" : ""}` : null,
       event.trigger in TRIGGERS ? TRIGGERS[event.trigger] : event.trigger,
       event.before_cut ? BEFORE_CUT : null,
+      event.looped ? "ended: it repeated itself" : null,
     ].filter(Boolean);
     const meta = make("span", { className: "meta" }, facts.join(" · "));
     return make("li", { className: "answer", title: event.query }, make("time", {}, timeOf(event)), event.text, meta);
