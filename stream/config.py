@@ -558,7 +558,7 @@ class AnswerConfig(Section):
     no_repeat_ngram_size: int | None = Field(default=None, ge=0)
     """Runs of this many tokens come only once in question and answer; 0 for any, the model's own or 0 when absent."""
     stop_loops: bool = True
-    """End an answer that repeats itself, without a schema and not of `api.url`, after its second repetition. A loop is
+    """End an answer that repeats itself, without a schema, after its second repetition. A loop is
     3 or more equal parts of at most 32 tokens each, 32 or more tokens in all, 128 if there is no letter in them. See
     docs/methods.md#penalties-and-loops."""
     seed: int = 0

@@ -7,6 +7,10 @@ arXiv:1904.09751): a word or a sentence makes itself likelier with each time tha
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Token = TypeVar("Token", int, str)
 
 PERIOD_MAX = 32
 """Longest repeated part, in tokens: a sentence of some 25 words."""
@@ -25,8 +29,8 @@ COPIES_KEPT = 2
 """Copies that stay in an answer: the first, and the one that shows that it came again."""
 
 
-class LoopDetector:
-    """Detector of an answer's loops, token by token, on the host.
+class LoopDetector(Generic[Token]):
+    """Detector of an answer's loops, token by token, on the host. Tokens are numbers, or parts of the text.
 
     `count`: tokens so far. `held_from`: number of the token from which on the text may belong to a loop, and is better
     held back; `count` if there is none. Once an answer `has_looped`, it ends there.
@@ -37,10 +41,10 @@ class LoopDetector:
         self.held_from = 0
         self.has_looped = False
         self._since_word = 0
-        self._recent: deque[int] = deque(maxlen=PERIOD_MAX)
+        self._recent: deque[Token] = deque(maxlen=PERIOD_MAX)
         self._matches = [0] * PERIOD_MAX  # tokens in a row that equal the one a period before, for periods from 1 on
 
-    def push(self, token: int, *, is_word: bool = True) -> bool:
+    def push(self, token: Token, *, is_word: bool = True) -> bool:
         """Take the next token; return True if the answer repeats itself. `is_word`: its text has a letter."""
         matches = self._matches
         period = 1
@@ -62,3 +66,9 @@ class LoopDetector:
                 break
         self.held_from = self.count - held_tokens
         return self.has_looped
+
+    def third_copies(self) -> Iterator[Token]:
+        """Yield the tokens that would be held back if they came next: with each, a third copy begins or goes on."""
+        for period, matched in enumerate(self._matches, 1):
+            if matched >= (COPIES_KEPT - 1) * period:
+                yield self._recent[-period]

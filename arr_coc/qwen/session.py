@@ -91,7 +91,7 @@ class _OpenAnswer:
     row: DecodeRow
     stream: TextStream
     tokens: int = 0
-    loops: LoopDetector | None = None
+    loops: LoopDetector[int] | None = None
     held_pieces: list[str] = field(default_factory=list)
 
     def push(self, token: int) -> str:

@@ -21,6 +21,12 @@ Packet: TypeAlias = TokenPacket | FramePacket
 CONFIGURED = "stream.answer.loading:load_configured_model"
 """Default function that loads the model of a run."""
 
+LOOPED = (
+    "an answer repeated itself, and was ended at its second repetition; set answer.repetition_penalty, such as "
+    "1.05, or answer.stop_loops = false for all of it"
+)
+"""Notice about an answer that was ended in a loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:

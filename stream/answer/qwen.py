@@ -11,7 +11,7 @@ from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.qwen.checkpoint_decoding import PENALTIES, SAMPLING
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPacket
 from stream.answer.memory import GroupMemory, Reading
-from stream.answer.model import AnswerStats, ClientQuestion, Packet, history_text
+from stream.answer.model import LOOPED, AnswerStats, ClientQuestion, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
 from stream.config import Config
 from stream.errors import TransportError
@@ -274,10 +274,7 @@ class QwenAnswerModel:
         most = self._session.options.decoding.max_tokens
         if answer.work.looped:
             kind = "looped"
-            notice = (
-                "an answer repeated itself, and was ended at its second repetition; set answer.repetition_penalty, "
-                "such as 1.05, or answer.stop_loops = false for all of it"
-            )
+            notice = LOOPED
         elif answer.is_lost_in_thoughts(most):
             kind = "lost in thoughts"
             notice = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,7 @@ class FakeApiServer(LoopbackServer):
         self.listing: Callable[[ApiHandler], None] | None = None
         self.released = threading.Event()
         self.arrivals = threading.Semaphore(0)
+        self.hung_up = threading.Semaphore(0)
         super().__init__(ApiHandler, port)
         self._server.fake = self  # type: ignore[attr-defined]
         self.url = f"{self.address}/v1"
@@ -187,10 +189,24 @@ def break_off(handler: ApiHandler, body: dict[str, Any]) -> None:
 
 
 def speak_for_ever(handler: ApiHandler, body: dict[str, Any]) -> None:
-    """Ignore the greatest number of tokens."""
+    """Ignore the greatest number of tokens, and never say the same twice."""
     handler.begin()
+    numbers = itertools.count()
     while not handler.fake.released.is_set():
-        handler.send(event("and so on " * 50))
+        handler.send(event("".join(f"and so on to {next(numbers)} " for _ in range(50))))
+
+
+def speak_in_a_loop(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Say the same again and again, in pieces of 7 characters, until the client closes the connection; then release
+    `hung_up`."""
+    handler.begin()
+    text = "Two men. " + "a red car, " * 700
+    try:
+        while not handler.fake.released.is_set():
+            for at in range(0, len(text), 7):
+                handler.send(event(text[at : at + 7]))
+    except OSError:
+        handler.fake.hung_up.release()
 
 
 def drip(handler: ApiHandler) -> None:

@@ -17,14 +17,15 @@ from arr_coc.errors import ModelError, ShapeError, counted
 from arr_coc.qwen.families import family_by_name
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
-from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, Work, time_text
+from arr_coc.types import FrameStamp, QueryEmbedding, Question, TokenPacket, Work, time_text
 from stream.answer.memory import GroupMemory, Reading
-from stream.answer.model import AnswerStats, ClientQuestion, history_text
-from stream.config import Config
+from stream.answer.model import LOOPED, AnswerStats, ClientQuestion, history_text
+from stream.config import AnswerConfig, Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
 from stream.extensions.api.address import ApiAddress
 from stream.extensions.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
 from stream.extensions.api.fields import PENALTIES, RequestFields
+from stream.extensions.api.loops import LoopFilter
 from stream.extensions.api.pictures import ApiPictures, pictures_of
 from stream.extensions.api.questions import ServedQuestions, model_files
 from stream.extensions.api.replies import ChatPiece
@@ -89,10 +90,12 @@ class SeenFrame:
 
 @dataclass(slots=True)
 class ApiReply:
-    """Received part of the reply to one request."""
+    """Received part of the reply to one request. `loops` ends an answer that repeats itself; None for one that does
+    not end so. `kept_pieces` of the `pieces` with text are of the answer, and not of a loop at its end."""
 
     text: str = ""
     pieces: int = 0
+    kept_pieces: int = 0
     first_s: float | None = None
     likely: tuple[tuple[str, float], ...] = ()
     prompt_tokens: int | None = None
@@ -101,6 +104,12 @@ class ApiReply:
     model: str = ""
     thoughts: ThoughtFilter = field(default_factory=ThoughtFilter)
     thinks: bool = False
+    loops: LoopFilter | None = None
+
+    @property
+    def has_looped(self) -> bool:
+        """True if the answer repeats itself, and ends."""
+        return self.loops is not None and self.loops.has_looped
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +141,14 @@ class OpenRequest:
         is_check = bool(self.question.part.checks) or self.checks
         has_text = bool(self.reply.text.strip())
         return is_check and self.reply.thinks and not has_text and self.body["max_tokens"] < max_tokens
+
+
+def _new_reply(question: Question, answer: AnswerConfig, *, thinks: bool) -> ApiReply:
+    """Return the reply to a question before it comes; `thinks`: the prompt begins thoughts."""
+    reply = ApiReply(thoughts=ThoughtFilter(thinks))
+    if answer.stop_loops and question.schema is None:  # a schema has an end, and may ask for equal entries
+        reply.loops = LoopFilter()
+    return reply
 
 
 class ApiAnswerModel:
@@ -244,7 +261,7 @@ class ApiAnswerModel:
         else:
             sent_body = self._sent_pictures.lean(body)
         stream = self._connection.stream(sent_body, self._arrived)
-        reply = ApiReply(thoughts=ThoughtFilter(self._opens_thoughts))
+        reply = _new_reply(question.part, self._answer, thinks=self._opens_thoughts)
         times_s = (began_s, time.monotonic())
         return OpenRequest(question, frames, body, sent_body, stream, times_s, reply, probes=probes)
 
@@ -268,7 +285,7 @@ class ApiAnswerModel:
     def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
         request.body = body
         request.sent_body = self._sent_pictures.lean(body)
-        request.reply = ApiReply(thoughts=ThoughtFilter(self._opens_thoughts))
+        request.reply = _new_reply(request.question.part, self._answer, thinks=self._opens_thoughts)
         request.stream = self._connection.stream(request.sent_body, self._arrived)
 
     def _take_in(self, request: OpenRequest) -> None:
@@ -280,6 +297,11 @@ class ApiAnswerModel:
             if request.probes:
                 check_plugin(self._connection.address.base, "")
             self._take(request, piece)
+            if request.reply.has_looped:
+                self._connection.note_success()
+                self._sent_pictures.note(request.body)
+                self._end(request)  # the rest of the reply is not received
+                return
         if not request.stream.ended:
             return
         self._add_text(request, request.reply.thoughts.finish())
@@ -299,6 +321,8 @@ class ApiAnswerModel:
                     request, self._yes_no_body(request.frames, request.question.part.checks[len(request.scores)])
                 )
         else:
+            if request.reply.loops is not None:
+                request.question.piece += request.reply.loops.finish()
             self._end(request)
 
     def _check_previous(self, request: OpenRequest) -> None:
@@ -425,8 +449,11 @@ class ApiAnswerModel:
         if END in reply.text:
             self._opens_thoughts = True
             raise self._connection.note_loss(f"thoughts that end with {END} and have no beginning", wait_s=0)
-        if not (request.question.part.checks or request.checks):
-            request.question.piece += text
+        if request.question.part.checks or request.checks:
+            return
+        if reply.loops is not None:
+            text = reply.loops.push(text)
+        request.question.piece += text
 
     def _take(self, request: OpenRequest, piece: ChatPiece) -> None:
         reply = request.reply
@@ -438,6 +465,8 @@ class ApiAnswerModel:
         if not reply.text.strip():
             reply.likely = piece.likely if text.strip() else reply.likely
         self._add_text(request, text)
+        if reply.loops is None or not reply.loops.holds:
+            reply.kept_pieces = reply.pieces
         reply.model = piece.model or reply.model
         if piece.prompt_tokens is not None:
             reply.prompt_tokens = piece.prompt_tokens
@@ -455,9 +484,12 @@ class ApiAnswerModel:
         tokens = sum(frame.pictures.tokens for frame in frames)
         grouped = self.memory is not None
         counts = reply.cached_tokens is not None
+        text_tokens = reply.text_tokens
+        if text_tokens is None:
+            text_tokens = max(1, reply.kept_pieces) if reply.has_looped else reply.pieces
         work = Work(
             tokens_used=tokens,
-            text_tokens=reply.pieces if reply.text_tokens is None else reply.text_tokens,
+            text_tokens=text_tokens,
             encode_ms=(seen_s - began_s) * 1e3,
             prefill_ms=(first_s - seen_s) * 1e3,
             decode_ms=(now_s - first_s) * 1e3,
@@ -467,6 +499,7 @@ class ApiAnswerModel:
             prefilled_tokens=max(0, (reply.prompt_tokens or 0) - (reply.cached_tokens or 0)) if counts else 0,
             appended_tokens=frames[-1].pictures.tokens if grouped else 0,
             memory_tokens=tokens if grouped else 0,
+            looped=reply.has_looped,
         )
         return AnswerStats(work, notice=self._notice(reply, tokens, body))
 
@@ -499,6 +532,8 @@ class ApiAnswerModel:
             )
         if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
             notices.append("the server returns no log-probabilities: yes and no are read from the first word")
+        if reply.has_looped and self._is_new("looped"):
+            notices.append(LOOPED)
         if reply.thinks and not reply.text.strip() and self._is_new("thoughts"):
             notices.append(
                 f"the model's thoughts took all of answer.max_tokens = {self._answer.max_tokens}, and no answer is "

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ModelError
-from arr_coc.types import FramePacket, FrameStamp, TileGrid
-from stream.answer.model import CONFIGURED, load_answer_model
+from arr_coc.types import FramePacket, FrameStamp, Question, TileGrid
+from stream.answer.model import CONFIGURED, LOOPED, ClientQuestion, ask_alone, load_answer_model
 from stream.config import AnswerConfig, Config, MemoryConfig
 from stream.errors import AnswerLost, ConnectionRefused
 from stream.extensions.api.model import load_api_model, yes_no_of
@@ -21,6 +21,7 @@ from tests.support.answer_models import OneClient
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
 
 MS = 1_000_000
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -103,6 +104,36 @@ def test_options_of_decoding_are_sent_if_they_are_set(server: FakeApiServer) -> 
     }
     answer_text(loaded(server, top_k=20, min_p=0.1, repetition_penalty=1.0))
     assert {"top_k", "min_p", "repetition_penalty", "presence_penalty"}.isdisjoint(server.bodies[1])
+
+
+def test_an_answer_that_repeats_itself_is_ended(server: FakeApiServer) -> None:
+    """The client hangs up, and says so once."""
+    server.behaviour = fake.speak_in_a_loop
+    model = loaded(server)
+    for noticed in (LOOPED, ""):
+        assert answer_text(model) == "Two men. a red car, a red car,"
+        assert server.hung_up.acquire(timeout=WAIT_S)
+        assert notice(model) == noticed
+        assert model.stats is not None
+        assert model.stats.work.looped
+        assert model.stats.work.text_tokens == 4, "of 7 characters each"
+    server.behaviour = fake.speak
+    assert answer_text(model) == "a red circle"
+    assert model.stats is not None
+    assert not model.stats.work.looped
+
+
+def test_a_loop_goes_on_if_it_may(server: FakeApiServer) -> None:
+    text = "a red car, " * 40
+    server.behaviour = fake.send_events(fake.event(text), fake.event(finish_reason="stop"))
+    assert answer_text(loaded(server, stop_loops=False)) == text
+    question = ClientQuestion(b"one", packet(), Question("what?", schema='{"what": "string"}'))
+    assert ask_alone(load_api_model(config(server)), question) == text
+    assert question.stats is not None
+    assert not question.stats.work.looped
+    cut = loaded(server)
+    assert answer_text(cut) == "a red car, a red car, a"
+    assert notice(cut) == LOOPED
 
 
 def test_a_yes_no_check_has_no_penalties(server: FakeApiServer) -> None:
