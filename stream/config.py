@@ -551,10 +551,11 @@ class AnswerConfig(Section):
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
     """Divides the logits of tokens that question or answer have: 1.05 is mild, 1 is none; the model's own or 1 when
     absent."""
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    """Is subtracted from the logit of a token that the answer has; Qwen3-VL's card names 1.5."""
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    """Is subtracted from the logit of a token each time that the answer has it."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Is subtracted from the logit of a token that the answer has: Qwen3-VL's card names 1.5; the model's own or 0 when
+    absent."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Is subtracted from the logit of a token each time that the answer has it; the model's own or 0 when absent."""
     no_repeat_ngram_size: int | None = Field(default=None, ge=0)
     """Runs of this many tokens come only once in question and answer; 0 for any, the model's own or 0 when absent."""
     stop_loops: bool = True

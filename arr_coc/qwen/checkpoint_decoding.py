@@ -14,8 +14,9 @@ DecodingSource = Literal["auto", "checkpoint", "plain"]
 
 GENERATION_FILE = "generation_config.json"
 
-PENALTIES = ("repetition_penalty", "no_repeat_ngram_size")
-"""Values of GENERATION_FILE that change which token is the likeliest."""
+PENALTIES = ("repetition_penalty", "no_repeat_ngram_size", "presence_penalty", "frequency_penalty")
+"""Values of GENERATION_FILE that change which token is the likeliest. transformers has the first two; the others are
+those of OpenAI's API and vLLM."""
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 """Values of GENERATION_FILE by which tokens are drawn."""
@@ -26,6 +27,8 @@ LEAST_TEMPERATURE = 0.01
 RANGES = {
     "repetition_penalty": (0.0, 100.0),
     "no_repeat_ngram_size": (0, math.inf),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
     "temperature": (0.0, math.inf),
     "top_p": (0.0, 1.0),
     "top_k": (-1, math.inf),
@@ -36,6 +39,8 @@ RANGES = {
 WITHOUT_EFFECT = {
     "repetition_penalty": (1,),
     "no_repeat_ngram_size": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
     "top_p": (1,),
     "top_k": (0, -1),
     "min_p": (0,),

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import OptionError, counted
-from arr_coc.qwen import checkpoint_decoding
 from arr_coc.qwen.answer_picture import Rgb, answer_picture, png
-from arr_coc.qwen.checkpoint_decoding import SAMPLING
+from arr_coc.qwen.checkpoint_decoding import PENALTIES, SAMPLING
 from arr_coc.qwen.encoding import VisionStats
 from arr_coc.qwen.options import Decoding
 
@@ -81,9 +80,6 @@ class Generation:
 
 MAX_TOKENS = 64
 """Default limit of tokens of an answer."""
-
-PENALTIES = (*checkpoint_decoding.PENALTIES, "presence_penalty", "frequency_penalty")
-"""Penalties that `generate` follows. transformers has the first two; the others are those of OpenAI's API."""
 
 HONOURED = ("max_new_tokens", "do_sample", *SAMPLING, *PENALTIES, "stop_strings")
 """Options that `generate` follows."""

@@ -337,8 +337,6 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         chosen = answer.model_dump(include=COMPLETED_KEYS)
         decoding = Decoding(
             max_tokens=answer.max_tokens,
-            presence_penalty=answer.presence_penalty,
-            frequency_penalty=answer.frequency_penalty,
             seed=answer.seed,
             stop_loops=answer.stop_loops,
             **qwen.checkpoint_decoding.completed(chosen, answer.decoding),

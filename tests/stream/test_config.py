@@ -112,8 +112,8 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
         ("answer.every_s", 0, "answer.every_s should be more than 0, or be none, got 0"),
         ("answer.temperature", float("nan"), "answer.temperature should be a number, got nan"),
         ("answer.repetition_penalty", 0, "answer.repetition_penalty should be more than 0, or be none, got 0"),
-        ("answer.presence_penalty", 3, "answer.presence_penalty should be at most 2, got 3"),
-        ("answer.frequency_penalty", -3, "answer.frequency_penalty should be -2 or more, got -3"),
+        ("answer.presence_penalty", 3, "answer.presence_penalty should be at most 2, or be none, got 3"),
+        ("answer.frequency_penalty", -3, "answer.frequency_penalty should be -2 or more, or be none, got -3"),
         ("answer.min_p", 1.5, "answer.min_p should be at most 1, or be none, got 1.5"),
         ("answer.top_k", -1, "answer.top_k should be 0 or more, or be none, got -1"),
         (

@@ -63,6 +63,16 @@ def test_penalties_of_the_folder(chosen: dict[str, Any], source: str, expected: 
     assert completed(QWEN2_5, chosen, source) == expected
 
 
+def test_penalties_of_presence_and_frequency_are_the_folders() -> None:
+    own = {"presence_penalty": 1.5, "frequency_penalty": -0.5}
+    assert completed(own, {"presence_penalty": None}) == own
+    assert completed(own, {"presence_penalty": 0.0}) == {**own, "presence_penalty": 0.0}
+    assert completed(own, {}, "plain") == {}
+    assert completed({"presence_penalty": 0, "frequency_penalty": 0.0}, {}) == {}
+    notice = CheckpointDecoding.read(own, "tiny").notice
+    assert notice.endswith("unless answer.* does: presence_penalty 1.5, frequency_penalty -0.5")
+
+
 @pytest.mark.parametrize("generation", [{}, {"do_sample": True, "top_k": -1, "top_p": 1.0}, {"min_p": None}])
 def test_a_folder_that_asks_for_nothing(generation: dict[str, Any]) -> None:
     assert completed(generation, {}, "checkpoint") == {}
@@ -79,6 +89,8 @@ def test_sampling_without_a_temperature_is_at_1() -> None:
         ("repetition_penalty", 0),
         ("repetition_penalty", "1.05"),
         ("repetition_penalty", True),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", "0.5"),
         ("temperature", -1),
         ("top_p", 1.5),
         ("top_k", 2.5),
@@ -127,6 +139,13 @@ def test_a_run_decodes_as_its_folder_asks(tmp_path: Path) -> None:
     model = loaded(folder)
     assert "repetition_penalty 1.3; generation_config.json asks for sampling" in model.notice
     assert "\n" not in model.notice
+
+
+def test_a_run_has_the_folders_penalty_of_presence(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    (folder / "generation_config.json").write_text(json.dumps({"presence_penalty": 1.5}))
+    assert loaded(folder)._session.options.decoding.presence_penalty == 1.5
+    assert loaded(folder, presence_penalty=0.0)._session.options.decoding.presence_penalty == 0
 
 
 def test_a_runs_own_options_are_those_of_its_answers(tmp_path: Path) -> None:
