@@ -211,6 +211,17 @@ class TextureConfig(Section):
     cut: CutConfig = CutConfig()
 
 
+class FixationConfig(Section):
+    """Cortical magnification of the strategy `fixation` (docs/methods.md#regions-and-positions)."""
+
+    e0: float | None = Field(default=None, gt=0, le=100)
+    """Distance from the fixation, in frame widths, at which magnification has halved. When absent, full detail stands
+    just at the fixation, and falls off as slowly as the budget allows."""
+    m0: float | None = Field(default=None, gt=0, le=100)
+    """A pixel at distance e from the fixation shows m0 / (e + e0) texels, or fewer if the budget asks for it; with
+    `e0`. When absent, as much as the budget allows."""
+
+
 class AllocateConfig(Section):
     """Choice of visual tokens."""
 
@@ -246,6 +257,7 @@ class AllocateConfig(Section):
     """Time constant of blending relevance; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0
     """Seed of the strategy `random`."""
+    fixation: FixationConfig = FixationConfig()
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of; `auto`: those that the model's allocator was trained on, else
     `core13`. A trained allocator wins over another name (docs/methods.md)."""

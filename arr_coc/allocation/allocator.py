@@ -16,7 +16,7 @@ from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector,
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.group import GroupOfPictures, GroupOptions
 from arr_coc.allocation.history import HistoryTracker
-from arr_coc.allocation.strategies import COMPARING, STRATEGIES_ON_DEVICE, check_strategy
+from arr_coc.allocation.strategies import COMPARING, STRATEGIES_ON_DEVICE, Magnification, check_strategy
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none
@@ -107,6 +107,7 @@ class AllocatorOptions:
     limits: TokenLimits = DEFAULT_LIMITS
     memory: GroupOptions | None = None
     zones: Zones | None = None
+    magnification: Magnification | None = None
 
     @property
     def tensions(self) -> Tensions:
@@ -444,7 +445,9 @@ class StreamAllocator:
         epoch = view.versions.epoch
         options = self.options
         if self._memory is None or self._memory.epoch != epoch:
-            selector = SelectorOptions(options.strategy, self._tensions, options.seed, options.glance)
+            selector = SelectorOptions(
+                options.strategy, self._tensions, options.seed, options.glance, options.magnification
+            )
             weight = COMPARING.get(options.strategy)
             self._last, self._memory = (
                 None,

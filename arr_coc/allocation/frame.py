@@ -12,7 +12,14 @@ import torch
 
 from arr_coc.allocation.attending import Tensions
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest, RegionChoice, choose, resolve_strategy
+from arr_coc.allocation.strategies import (
+    AllocationHistory,
+    AllocationRequest,
+    Magnification,
+    RegionChoice,
+    choose,
+    resolve_strategy,
+)
 from arr_coc.allocation.structure import VOID_STRUCTURE, map_structure, picture_structure
 from arr_coc.allocation.text_lines import line_tiles
 from arr_coc.allocation.warping import Warp
@@ -44,12 +51,13 @@ class TokenPlan:
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions:
-    """Options of all selections of a stream; `glance`: frames have an overview."""
+    """Options of all selections of a stream; `glance`: frames have an overview. `magnification`: of `fixation`."""
 
     strategy: str
     tensions: Tensions
     seed: int = 0
     glance: GlanceOptions | None = None
+    magnification: Magnification | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,7 @@ class SelectionInputs:
             None if self.appearance is None else self.appearance[-1],
             lines,
             self.within,
+            options.magnification,
         )
         strategy = resolve_strategy(options.strategy, uses_grid is True)
         choice = choose(request, strategy)

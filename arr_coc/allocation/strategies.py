@@ -29,8 +29,17 @@ import torch
 from arr_coc.allocation.evs import changed_tiles
 from arr_coc.allocation.querystream import HISTORY_WEIGHT, relevant_news
 from arr_coc.allocation.text_lines import line_pairs, line_tree
-from arr_coc.errors import StrategyError
-from arr_coc.texture.covers import DULL, CoverTree, fixation_cover, fixation_point, pyramid_means, quadtree, top_level
+from arr_coc.errors import OptionError, StrategyError
+from arr_coc.texture.covers import (
+    DULL,
+    CoverTree,
+    fixation_cover,
+    fixation_point,
+    magnified_cover,
+    pyramid_means,
+    quadtree,
+    top_level,
+)
 from arr_coc.texture.regions import (
     ABSENT,
     first_tiles,
@@ -85,13 +94,29 @@ class AllocationHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class Magnification:
+    """Cortical magnification of the strategy `fixation`: a pixel at distance e from the fixation, in frame widths, has
+    `M0`/(e + `e0`) texels, as in `magnified_cover`. The budget may lower M0. Raises OptionError for values that are
+    not above 0."""
+
+    e0: float
+    M0: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("e0", "M0"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationRequest:
     """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
 
     `entropy` float32 [gh, gw], that of each tile, if known; `lines` bool [2, gh, gw], the tiles of lines of text along
     rows and along columns (`line_tiles`), if wide and tall regions may be chosen. `within` bool [gh, gw]: the tiles
-    that the question is about; every region shows some of them. Maps lie on one device; `lines`, `within` and the
-    strategy `fixation` are of host memory.
+    that the question is about; every region shows some of them. `magnification` is that of `fixation`; None: full
+    detail just at the fixation, which falls off as slowly as the budget allows. Maps lie on one device; `lines`,
+    `within` and the strategy `fixation` are of host memory.
     """
 
     relevance: torch.Tensor
@@ -102,6 +127,7 @@ class AllocationRequest:
     entropy: torch.Tensor | None = None
     lines: npt.NDArray[np.bool_] | None = None
     within: torch.Tensor | None = None
+    magnification: Magnification | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -345,7 +371,12 @@ def fixation(request: AllocationRequest) -> RegionChoice:
     else:
         entropy = request.entropy.numpy()
     place = fixation_point(request.relevance.numpy(), entropy)
-    return of_regions(request, fixation_cover(request.shape, request.tokens, place)[0])
+    magnification = request.magnification
+    if magnification is None:
+        regions, _ = fixation_cover(request.shape, request.tokens, place)
+    else:
+        regions, _ = magnified_cover(request.shape, request.tokens, place, magnification.e0, magnification.M0)
+    return of_regions(request, regions)
 
 
 def _few(request: AllocationRequest, tree: CoverTree) -> RegionChoice:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.allocation.strategies import Magnification
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError
@@ -29,6 +30,7 @@ from stream.answer.structured import StructuredAnswers
 from stream.answer.triggers import WatchStates
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
+from stream.errors import ConfigError
 from stream.events import Notice
 from stream.extension.registry import first_part, parts_of
 from stream.media import SourceInfo
@@ -247,7 +249,27 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         glance=_glance_options(config),
         memory=_group_options(config),
         zones=_zone_options(config),
+        magnification=_magnification(config),
     )
+
+
+def _magnification(config: Config) -> Magnification | None:
+    """Return that of the strategy `fixation`; None for the default. Raises ConfigError for one of another strategy, and
+    for `m0` without `e0`."""
+    allocate = config.allocate
+    e0 = allocate.fixation.e0
+    m0 = allocate.fixation.m0
+    if e0 is None and m0 is None:
+        return None
+    if allocate.strategy != "fixation":
+        raise ConfigError(
+            f"allocate.fixation is of --strategy fixation, and the strategy is {allocate.strategy}; leave one out"
+        )
+    if e0 is None:
+        raise ConfigError("allocate.fixation.m0 means nothing without allocate.fixation.e0; give both, or e0 alone")
+    if m0 is None:
+        return Magnification(e0)
+    return Magnification(e0, m0)
 
 
 def _zone_options(config: Config) -> ZoneOptions | None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.allocation.attending import allocate
-from arr_coc.allocation.strategies import STRATEGIES, AllocationHistory, even_tiles
-from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
+from arr_coc.allocation.strategies import (
+    STRATEGIES,
+    AllocationHistory,
+    AllocationRequest,
+    Magnification,
+    choose,
+    even_tiles,
+)
+from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError, StrategyError
 from arr_coc.texture.regions import ABSENT, shape_map
 
 CHOOSING = [name for name in STRATEGIES if name != "auto"]
@@ -79,6 +87,28 @@ def test_fixation_is_fine_at_the_peak() -> None:
     assert levels[11, 30] == 0
     assert levels[33, 0] == levels.max()
     assert not (levels == ABSENT).any()
+
+
+def fixated(magnification: Magnification | None) -> npt.NDArray[np.int8]:
+    request = AllocationRequest(blob(), 273, 0.0, 0, AllocationHistory(), magnification=magnification)
+    return choose(request, "fixation").levels.numpy()
+
+
+def test_a_fixation_follows_its_magnification() -> None:
+    """A larger e0 leaves less detail at the peak and more far from it; M0 is a limit below the budget."""
+    near, far = fixated(Magnification(0.01)), fixated(Magnification(2.0))
+    assert near[11, 30] == 0 < far[11, 30]
+    assert near[33, 0] > far[33, 0]
+    coarse = fixated(Magnification(0.01, 0.001))
+    assert (coarse >= near).all()
+    assert coarse[11, 30] > 0
+    np.testing.assert_array_equal(fixated(Magnification(0.01, 99.0)), near)
+
+
+@pytest.mark.parametrize("values", [(0.0,), (-1.0,), (float("nan"),), (0.1, 0.0)])
+def test_a_magnification_is_above_0(values: tuple[float, ...]) -> None:
+    with pytest.raises(OptionError, match=r"^(e0|M0) must be above 0, got "):
+        Magnification(*values)
 
 
 def test_a_budget_too_small_for_a_cover_takes_the_best_regions() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.allocation.strategies import Magnification
 from arr_coc.budget import TokenLimits
 from arr_coc.errors import ModelError
 from arr_coc.resources import presets
@@ -25,6 +26,7 @@ from stream.config import (
     ZoneConfig,
 )
 from stream.config_loading import build_config, layer_from_file
+from stream.errors import ConfigError
 from stream.extensions.journal.journal import Journal
 from stream.extensions.latency.section import LatencySection
 from stream.extensions.zeromq.section import ZeromqSection
@@ -225,6 +227,31 @@ def test_the_allocator_has_the_options_of_the_run() -> None:
     assert (options.tau_ms, options.seed) == (11, 3)
     assert not options.on_device, "a file gives the same on every backend"
     assert RunPlan.of(config, CAMERA).make_allocator(hello).on_device
+
+
+@pytest.mark.parametrize(
+    ("fixation", "magnification"),
+    [({}, None), ({"e0": 0.2}, Magnification(0.2)), ({"e0": 0.2, "m0": 0.1}, Magnification(0.2, 0.1))],
+)
+def test_a_fixation_has_the_magnification_of_the_run(
+    fixation: dict[str, Any], magnification: Magnification | None
+) -> None:
+    config = Config(allocate=AllocateConfig.model_validate({"strategy": "fixation", "fixation": fixation}))
+    hello = ServerHello(model_id="m", knows_levels=True, known_world=None)
+    assert RunPlan.of(config, FILE).make_allocator(hello).options.magnification == magnification
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fixation", "error"),
+    [
+        ("auto", {"e0": 0.2}, "allocate.fixation is of --strategy fixation, and the strategy is auto; leave one out"),
+        ("fixation", {"m0": 0.2}, "allocate.fixation.m0 means nothing without allocate.fixation.e0; give both, or e0 "),
+    ],
+)
+def test_a_magnification_without_effect_is_refused(strategy: str, fixation: dict[str, Any], error: str) -> None:
+    config = Config(allocate=AllocateConfig.model_validate({"strategy": strategy, "fixation": fixation}))
+    with pytest.raises(ConfigError, match=f"^{error}"):
+        RunPlan.of(config, FILE)
 
 
 @pytest.mark.parametrize("options", [{"strategy": "fixation"}, {"wide": True}, {"channels": "full40"}])
