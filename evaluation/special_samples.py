@@ -15,12 +15,11 @@ from training.clips.cast import (
     faint,
     meets,
     one,
-    random_cast,
     shape_player,
     text_player,
 )
 from training.clips.fonts import random_word
-from training.clips.scenes import ClipPlan, Void
+from training.clips.scenes import ClipPlan, Void, page
 from training.clips.truth import Box, Clip, Kind, Sample
 from training.questions.samples import ask
 
@@ -29,7 +28,6 @@ DISTRACTOR_PX = (64.0, 110.0)
 
 DISTRACTORS = 2
 BRIGHT = ("red", "yellow", "orange", "blue", "white")
-_PAN_STEPS_PX = (8, 16)
 _TRIES = 200
 _SEEDS = 2**62
 
@@ -89,7 +87,7 @@ def pan_samples(
         OptionError: No draw gave a question of that kind.
     """
     for _ in range(_TRIES):
-        plan = page(rng, size_px, frames, options)
+        plan = page(rng, size_px, frames, options, "test")
         sample = ask(rng, plan.facts(), kind, "test")
         if sample is not None and all(sample.boxes):
             break
@@ -98,25 +96,6 @@ def pan_samples(
     for frame in range(frames):
         clip = Clip(sample.clip.frames[:1], (plan.times_s[frame],), (plan.things[frame],))
         yield plan, replace(sample, clip=clip, boxes=sample.boxes[frame : frame + 1], group=group)
-
-
-def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> ClipPlan:
-    """Things all over what the camera sees while it goes left, right, up or down.
-
-    Args:
-        rng: Source of the draws.
-        size_px: (width, height) of a frame.
-        frames: Number of frames.
-        options: Number and kinds of things.
-    """
-    step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
-    drift = (step, 0) if rng.random() < 0.7 else (0, step)
-    way = [part * (frames - 1) for part in drift]
-    page_px = (size_px[0] + abs(way[0]), size_px[1] + abs(way[1]))
-    cast = random_cast(rng, page_px, 1, "test", options)
-    cast = [player.placed(player.x_px + min(0, way[0]), player.y_px + min(0, way[1])) for player in cast]
-    times = tuple(round(0.1 * frame, 1) for frame in range(frames))
-    return ClipPlan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
 
 
 def place_apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from arr_coc.errors import OptionError
-from evaluation.special_samples import page, place_apart
+from evaluation.special_samples import place_apart
 from stream.scenes.drawing import SHAPE_NAMES
 from training.clips.cast import (
     COLOUR_NAMES,
@@ -26,7 +26,7 @@ from training.clips.cast import (
     tinted,
 )
 from training.clips.fonts import random_number, random_word
-from training.clips.scenes import ClipPlan
+from training.clips.scenes import ClipPlan, page
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample, Seen
 from training.questions.samples import ask
 from training.questions.stories import Names, Story, article, place_of, stories
@@ -246,7 +246,7 @@ def _pan(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """A slow pan over a page; another question about what is in the picture at each answer."""
-    plan = replace(page(rng, size_px, len(times_s), replace(options, things=(10, 16))), times_s=times_s)
+    plan = replace(page(rng, size_px, len(times_s), replace(options, things=(10, 16)), "test"), times_s=times_s)
     picture = (0.0, 0.0, float(size_px[0]), float(size_px[1]))
     facts = []
     for at, at_s in enumerate(times_s):

@@ -260,7 +260,7 @@ class AllocateConfig(Section):
     fixation: FixationConfig = FixationConfig()
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of; `auto`: those that the model's allocator was trained on, else
-    `core13`. A trained allocator wins over another name (docs/methods.md)."""
+    `core13`. A trained allocator wins over another name, and `full40` is experimental (docs/methods.md)."""
 
     @property
     def limits(self) -> TokenLimits:

@@ -7,6 +7,7 @@ Only the allocator's scorers and balancer learn, not the model. What is learned 
 | `boxes` | boxes of the things that a question asks about |
 | `attention` | what the model attends to before it answers, shown all tokens |
 | `answer` | the model's loss on the answer, shown only the chosen tokens |
+| `streams` | the same boxes, in frames in a row that the layer itself allocates, as in a run |
 
 The folder gets a checkpoint every half minute, from which `--resume` goes on, the loss as JSON Lines, and in `arr_coc`
 the layer itself, to be laid into the model's folder.
@@ -38,9 +39,10 @@ from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from training.cases import FIRST_TRAINED, cases_of, random_samples
 from training.objectives import AnswerLoss, attended, last_layers
 from training.past import GlancedPast, fit_axes
+from training.streams import StreamLoss
 
-ObjectiveName = Literal["boxes", "attention", "answer"]
-RATES: dict[ObjectiveName, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}
+ObjectiveName = Literal["boxes", "attention", "answer", "streams"]
+RATES: dict[ObjectiveName, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3, "streams": 3e-3}
 ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
 """If the model itself must look at every clip, this share of them is drawn."""
 
@@ -116,10 +118,16 @@ def answer_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.r
     return AnswerLoss(qwen, batches, rng)
 
 
+def streams_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
+    """Objective from boxes in streams, as many in each round as the recipe has clips."""
+    return StreamLoss(qwen, layer, rng, range(FIRST_TRAINED, FIRST_TRAINED + recipe.clips))
+
+
 OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, ARRCOCLayer, np.random.Generator], Objective]] = {
     "boxes": boxes_objective,
     "attention": attention_objective,
     "answer": answer_objective,
+    "streams": streams_objective,
 }
 
 
@@ -174,12 +182,16 @@ def train(
 def main(
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, loss and layer.")],
     model: Annotated[str, typer.Option(help="The model: a folder, or a name on the hub.")] = "models/scenes-tiny",
-    how: Annotated[str, typer.Option(help="What to learn from: boxes, attention or answer.")] = Recipe.objective,
+    how: Annotated[
+        str, typer.Option(help="What to learn from: boxes, attention, answer or streams.")
+    ] = Recipe.objective,
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = Recipe.clips,
-    channels: Annotated[str, typer.Option(help="Channels of a tile: core13, full40 or full40+text.")] = Recipe.channels,
+    channels: Annotated[
+        str, typer.Option(help="Channels: core13, or experimental: full40, full40+text.")
+    ] = Recipe.channels,
     past: Annotated[
         bool, typer.Option("--past", help="With boxes: learn from each picture after a glance at it, too.")
     ] = False,

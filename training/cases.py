@@ -26,7 +26,8 @@ FIRST_CHOSEN_BY = 5_000_000
 
 _SINGLE_SHARE = 0.6
 _MOST_FRAMES = 4
-_MOST_SHARE = 0.5
+MOST_SHARE = 0.5
+"""A question about things on more of a frame than this teaches nothing about where to look."""
 
 
 def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> Iterator[Sample]:
@@ -69,7 +70,7 @@ def cases_of(
         for frame, image in enumerate(sample.clip.frames):
             shape = TileGrid.of(*image.shape[:2]).shape
             target = tile_shares(sample.boxes[frame], shape, (TILE_PX, TILE_PX)).astype(np.float32)
-            if not target.any() or (target > 0).mean() > _MOST_SHARE:
+            if not target.any() or (target > 0).mean() > MOST_SHARE:
                 continue
             if frame not in textures:
                 textures[frame] = texture_of(image, channels)

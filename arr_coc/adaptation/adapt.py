@@ -23,6 +23,7 @@ from arr_coc.errors import OptionError, counted
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
+from arr_coc.relevance.profiles import Profile
 
 LEAST_PICTURES = 8
 """Fewer teach nothing that holds for others, and none could be held out."""
@@ -51,12 +52,13 @@ class AdaptProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdaptOptions:
-    """Settings of an adaptation: `steps` of learning, or `minutes` in all."""
+    """Settings of an adaptation: `steps` of learning, or `minutes` in all; `channels`: profile that the scorers see."""
 
     steps: int = 2000
     minutes: float | None = None
     seed: int = 1
     scorer: QueryScorer = DEFAULT_SCORER
+    channels: Profile = "core13"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +153,10 @@ class Adaptation:
         lesson = plan.load()
         if lesson is None:
             return None
+        channels = self._options.channels
         if lesson.boxes is not None:
-            return TaughtPicture.from_boxes(lesson, held_out=plan.held_out)
-        return TaughtPicture.from_attention(self._teacher, lesson, held_out=plan.held_out)
+            return TaughtPicture.from_boxes(lesson, held_out=plan.held_out, channels=channels)
+        return TaughtPicture.from_attention(self._teacher, lesson, held_out=plan.held_out, channels=channels)
 
     def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
         limit = self._options.minutes
@@ -165,7 +168,7 @@ class Adaptation:
         options = self._options
         torch.manual_seed(options.seed)
         device = self._qwen.device
-        layer = new_layer(self._qwen, options.scorer).to(device)
+        layer = new_layer(self._qwen, options.scorer, options.channels).to(device)
         if options.minutes is None:
             remaining_minutes = None
         else:
@@ -192,7 +195,7 @@ class Adaptation:
         self._progress.begin(MEASURING, None)
         before, after = (
             measure(realiser, cases, self._embed, levels=self._qwen.knows_levels)[HELD_OUT]
-            for realiser in (RelevanceRealiser(), trainer.layer.cpu().realiser)
+            for realiser in (RelevanceRealiser(channels=self._options.channels), trainer.layer.cpu().realiser)
         )
         training_pictures = [picture for picture in pictures if not picture.held_out]
         return AdaptResult(

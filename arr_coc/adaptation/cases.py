@@ -80,7 +80,8 @@ class CaseBatch:
     def to(self, device: torch.device) -> CaseBatch:
         """Return the batch on a device."""
         texture = TextureArray(self.texture.channels.to(device), self.texture.entropy.to(device))
-        return CaseBatch(texture, self.query.to(device), self.target.to(device))
+        prior = None if self.prior is None else self.prior.to(device)
+        return CaseBatch(texture, self.query.to(device), self.target.to(device), prior)
 
 
 class Embedder:

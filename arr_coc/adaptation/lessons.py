@@ -57,20 +57,34 @@ class TaughtPicture:
     labelled: bool
 
     @classmethod
-    def from_boxes(cls, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
-        """Return a lesson whose boxes are known."""
+    def from_boxes(cls, lesson: Lesson, *, held_out: bool, channels: str = "core13") -> TaughtPicture:
+        """Return a lesson whose boxes are known; `channels`: profile of the texture. Raises ProfileError."""
         assert lesson.boxes is not None, "without boxes the model is asked"
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
         targets = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
-        return cls(texture_of(lesson.image), lesson.questions, torch.stack(targets), held_out, labelled=True)
+        texture = texture_of(lesson.image, channels)
+        return cls(texture, lesson.questions, torch.stack(targets), held_out, labelled=True)
 
     @classmethod
-    def from_attention(cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
-        """Return a lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
+    def from_attention(
+        cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool, channels: str = "core13"
+    ) -> TaughtPicture:
+        """Return a lesson once its teacher was asked.
+
+        Args:
+            teacher: Model whose attention is the target.
+            lesson: Picture and questions.
+            held_out: Whether nothing is learned from it.
+            channels: Profile of the texture.
+
+        Raises:
+            ProfileError: The profile does not exist. Raises also as `AttentionTeacher.attention`.
+        """
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
         teacher.show(lesson.image)
         targets = [attention_targets(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
-        return cls(texture_of(lesson.image), lesson.questions, torch.stack(targets), held_out, labelled=False)
+        texture = texture_of(lesson.image, channels)
+        return cls(texture, lesson.questions, torch.stack(targets), held_out, labelled=False)
 
     def cases(self) -> Iterator[AllocatorCase]:
         """One for each question."""

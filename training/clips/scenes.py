@@ -104,6 +104,7 @@ _STREAMS: dict[Split, int] = {"train": 1, "test": 2}
 _DEFAULTS = ClipOptions()
 _SHADOW_SHARE = 0.3
 _DRIFT_PX = 5
+_PAN_STEPS_PX = (8, 16)
 
 
 def clip_rng(split: Split, number: int) -> np.random.Generator:
@@ -228,6 +229,28 @@ def random_plan(
     corner = [max(0, step) * (frames - 1) for step in drift]
     cast = [player.placed(player.x_px + corner[0], player.y_px + corner[1]) for player in cast]
     return ClipPlan(size_px, times_s, tuple(cast), options, None, drift, int(rng.integers(2**62)))
+
+
+def page(
+    rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions, split: Split
+) -> ClipPlan:
+    """Things all over what the camera sees while it goes left, right, up or down.
+
+    Args:
+        rng: Source of the draws.
+        size_px: (width, height) of a frame.
+        frames: Number of frames.
+        options: Number and kinds of things.
+        split: Split of fonts and words.
+    """
+    step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
+    drift = (step, 0) if rng.random() < 0.7 else (0, step)
+    way = [part * (frames - 1) for part in drift]
+    page_px = (size_px[0] + abs(way[0]), size_px[1] + abs(way[1]))
+    cast = random_cast(rng, page_px, 1, split, options)
+    cast = [player.placed(player.x_px + min(0, way[0]), player.y_px + min(0, way[1])) for player in cast]
+    times = tuple(round(0.1 * frame, 1) for frame in range(frames))
+    return ClipPlan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(2**62)))
 
 
 def random_clip(

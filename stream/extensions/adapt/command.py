@@ -19,6 +19,7 @@ STEPS = 1500
 MAX_TILES = 1024
 SEED = 1
 SCORERS = ("cross", "film")
+CHANNELS = ("core13", "full40")
 
 
 @takes_options
@@ -54,6 +55,12 @@ def adapt(
     scorer: Annotated[
         str | None, text_option("--scorer", metavar="NAME", help="Kind of query scorer: cross or film. [cross]")
     ] = None,
+    channels: Annotated[
+        str | None,
+        text_option(
+            "--channels", metavar="NAME", help="Channels of a tile: core13, or full40 (experimental). [core13]"
+        ),
+    ] = None,
     seed: Annotated[
         str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of random draws. [{SEED}]")
     ] = None,
@@ -72,6 +79,8 @@ def adapt(
         raise ConfigError("--steps and --minutes both say how long; give one of them")
     if scorer is not None and scorer not in SCORERS:
         raise ConfigError(f"--scorer must be {' or '.join(SCORERS)}; got {scorer!r}")
+    if channels is not None and channels not in CHANNELS:
+        raise ConfigError(f"--channels must be {' or '.join(CHANNELS)}; got {channels!r}")
     count = _count("--frames", frames, FRAMES)
     tiles = _count("--max-tiles", max_tiles, MAX_TILES)
     step_count = _count("--steps", steps, STEPS)
@@ -86,7 +95,13 @@ def adapt(
 
     material = LearningMaterial(tuple(clips or ()), question, boxes, count, tiles)
     teacher = TeacherOptions(options["model"], options["device"] or "auto", options["dtype"] or "auto")
-    learning = AdaptOptions(step_count, limit, random_seed, scorer or SCORERS[0])  # type: ignore[arg-type]
+    learning = AdaptOptions(
+        step_count,
+        limit,
+        random_seed,
+        scorer or SCORERS[0],  # type: ignore[arg-type]
+        channels or CHANNELS[0],  # type: ignore[arg-type]
+    )
     result = run_adaptation(material, teacher, output, learning, resume=resume)
     if result is None:
         report_note("not finished: the same command with --resume continues from here")

@@ -104,7 +104,12 @@ def run_adaptation(
     """
     adapt_folder = AdaptFolder(_path(folder))
     lessons = material.plan(options.seed)
-    settings = {**material.made_of(), "--seed": str(options.seed), "--scorer": options.scorer}
+    settings = {
+        **material.made_of(),
+        "--seed": str(options.seed),
+        "--scorer": options.scorer,
+        "--channels": options.channels,
+    }
     adapt_folder.check(settings, resume=resume)
     with AdaptBar() as bar, signals_handled(bar.on_signal):
         bar.begin("loading the model", None)

@@ -21,6 +21,7 @@ from arr_coc.adaptation.lessons import Lesson, PlannedLesson, TaughtPicture
 from arr_coc.adaptation.losses import attention_targets
 from arr_coc.adaptation.teacher import AttentionTeacher
 from arr_coc.adaptation.trainer import new_layer
+from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import fingerprint, load_layer
@@ -28,6 +29,8 @@ from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import FramePlanes, FrameStamp
+from arr_coc.video.picture_allocator import FrameAllocator
 from tests.support.models import tiny_folder, tiny_qwen
 
 MADE_OF = {"clips": "some", "--seed": "1"}
@@ -101,6 +104,22 @@ def test_an_allocator_is_made_that_fits_its_model(qwen: QwenVL, tmp_path: Path) 
     assert about["finished"]
     assert about["after"] == result.after
     assert {path.name for path in (tmp_path / "made").iterdir()} == {"adapt.json", "config.json", "model.safetensors"}
+
+
+def test_an_allocator_is_made_for_the_profile_that_is_asked_for(qwen: QwenVL, tmp_path: Path) -> None:
+    options = AdaptOptions(steps=6, channels="full40")
+    folder = tmp_path / "made"
+    result = Adaptation(qwen, AdaptFolder(folder), options, Watcher()).run(lessons(), MADE_OF)
+    assert result is not None
+    layer = load_layer(folder, qwen.model.get_input_embeddings().weight, "tiny")
+    assert layer.config.channels == layer.realiser.channels == "full40"
+    assert json.loads((folder / "config.json").read_text())["channels"] == "full40"
+    frames = FrameAllocator(AllocatorOptions(budget=3), layer.realiser)
+    assert frames.allocator.channels == "full40"
+    frame = frames.allocate(FramePlanes("rgb", (image(1),)), FrameStamp(0, 0, 0))
+    assert frame.allocation.maps is not None
+    assert frame.allocation.maps.scored.channels.shape == (40, 2, 3)
+    frames.close()
 
 
 def test_learning_finds_more_of_what_the_model_looks_at(qwen: QwenVL, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_an_allocator_is_made_and_used(
     questions.write_text("Where is the red square?\nWhat is in the upper left?\n")
     folder = str(tmp_path / "made")
     short = ("--frames", "10", "--steps", "4", "--question", str(questions))
-    assert main(["adapt", str(clip), "-m", str(model), "-o", folder, *short]) == 0
+    assert main(["adapt", str(clip), "-m", str(model), "-o", folder, *short, "--channels", "full40"]) == 0
     output = capsys.readouterr()
     assert "4 questions about 2 frames that nothing was" in output.out
     assert "16 questions about 8 frames, 4 steps" in output.out
@@ -55,6 +55,7 @@ def test_an_allocator_is_made_and_used(
     assert f"wrote {folder}/adapt.json" in output.err
     about = json.loads((tmp_path / "made" / "adapt.json").read_text())
     assert about["steps"] == 4
+    assert about["made_of"]["--channels"] == "full40"
     answered = ["caption", str(clip), "-m", str(model), "--single-process", "--set", "answer.max_tokens=2"]
     assert main([*answered, "--allocator", folder, "--max-frames", "3"]) == 0
     capsys.readouterr()
@@ -78,6 +79,7 @@ def test_an_allocator_is_made_and_used(
         ("clip.mp4 -o made --steps 3 --minutes 2", "--steps and --minutes both say how long"),
         ("clip.mp4 -o made --minutes soon", "--minutes needs a length of time above 0"),
         ("clip.mp4 -o made --scorer magic", "--scorer must be cross or film; got 'magic'"),
+        ("clip.mp4 -o made --channels many", "--channels must be core13 or full40; got 'many'"),
         ("clip.mp4 -o made -m ./nosuch", "there is no folder ./nosuch"),
         ("clip.mp4 -o made --resume", "made holds nothing to go on with; leave out --resume"),
         ("clip.mp4 -o .", "holds something else (clip.mp4, empty.txt, short.mp4); name a new or empty folder"),
