@@ -20,11 +20,23 @@ struct Weights {
     const float *bias;
 };
 
+// Columns of weights in float32: `places` [inputs] says which row of `kept` [any number, outputs] has those of an input. If it
+// is below 0, they are expanded from `weights`, which may be null if there is no such input.
+struct Columns {
+    int64_t inputs, outputs;
+    const int64_t *places;
+    const float *kept;
+    const Weights *weights;
+};
+
 // Rows in 8 bits: values [rows, padded], scales and shifts [rows, groups].
 struct Values {
     int8_t *values;
     float *scales, *shifts;
 };
+
+// Outputs to which a thread adds columns of weights at once.
+constexpr int64_t ADDED = 512;
 
 #define INLINE TARGET __attribute__((always_inline)) static inline
 
@@ -91,10 +103,14 @@ struct Variant {
     const char *name;
     int64_t outputs;
     decltype(&plain::quantise) quantise;
+    decltype(&plain::outlier_limit) outlier_limit;
+    decltype(&plain::add_columns) add_columns;
+    decltype(&plain::column<4>) column4, column8;
     decltype(&plain::panel<4>) panel4, panel8;
 };
 
-#define VARIANT(name, set, panel8) {name, set::OUTPUTS, set::quantise, set::panel<4>, panel8}
+#define VARIANT(name, set, panel8) \
+    {name, set::OUTPUTS, set::quantise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, set::panel<4>, panel8}
 static const Variant variants[] = {
 #if defined(__x86_64__)
     VARIANT("x86-64-v4 with VNNI", v4, v4::panel<8>),
@@ -120,10 +136,34 @@ static const Variant &chosen = choose();
 // Rows that are multiplied before the next ones are quantised, so that they stay in a core's second cache.
 constexpr int64_t ROWS = 240;
 
+// Rows from which on threads share the search for outliers, and channels that a thread takes at once.
+constexpr int64_t SHARED_ROWS = 8, CHANNELS = 256;
+
+// What `linear_outliers` found.
+static thread_local std::vector<int64_t> outliers;
+
+// Some channels.
+struct Channels {
+    const int64_t *list;
+    int64_t count;
+};
+
+// As `quantise`, with zeros in the channels that are left out.
+static void quantise_without(const Channels &left_out, const float *row, int64_t inputs, int64_t padded, int64_t group,
+                             const Values &to) {
+    static thread_local std::vector<float> copy;
+    if (left_out.count) {
+        copy.assign(row, row + inputs);
+        for (int64_t c = 0; c < left_out.count; c++) copy[size_t(left_out.list[c])] = 0;
+        row = copy.data();
+    }
+    chosen.quantise(row, inputs, padded, group, to);
+}
+
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t linear_version() { return 2; }
+int32_t linear_version() { return 3; }
 
 // The instruction set that is used.
 const char *linear_set() { return chosen.name; }
@@ -134,8 +174,10 @@ int32_t linear_outputs() { return int32_t(chosen.outputs); }
 // Whether weights of 8 bits can be multiplied.
 int32_t linear_takes_8_bits() { return chosen.panel8 != nullptr; }
 
-// Multiplies rows float32 [count, inputs] by weights, and adds the bias: out float32 [count, outputs].
-void linear_product(const Weights *weights, const float *rows, int64_t count, float *out) {
+// Multiplies rows float32 [count, inputs], but for the channels that are left out, by weights, and adds the bias: out float32
+// [count, outputs].
+void linear_product(const Weights *weights, const float *rows, int64_t count, const int64_t *left_out, int64_t left_count,
+                    float *out) {
     const Weights &w = *weights;
     static thread_local std::vector<int8_t> held;
     static thread_local std::vector<float> scales;
@@ -150,8 +192,8 @@ void linear_product(const Weights *weights, const float *rows, int64_t count, fl
         {
 #pragma omp for
             for (int64_t row = 0; row < part; row++)
-                chosen.quantise(rows + (first + row) * w.inputs, w.inputs, w.padded, w.group,
-                                {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups});
+                quantise_without({left_out, left_count}, rows + (first + row) * w.inputs, w.inputs, w.padded, w.group,
+                                 {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups});
 #pragma omp for
             for (int64_t output = 0; output < w.outputs; output += chosen.outputs)
                 panel(w, values, part, output, out + first * w.outputs);
@@ -159,14 +201,88 @@ void linear_product(const Weights *weights, const float *rows, int64_t count, fl
     }
 }
 
-// Quantises rows float32 [count, inputs]: values uint8, of which 128 is 0, times scales [count].
-void linear_quantise(const float *rows, int64_t count, int64_t inputs, uint8_t *values, float *scales) {
+// Quantises rows float32 [count, inputs], zeros in the channels that are left out: values uint8, of which 128 is 0, times
+// scales [count].
+void linear_quantise(const float *rows, int64_t count, int64_t inputs, const int64_t *left_out, int64_t left_count,
+                     uint8_t *values, float *scales) {
 #pragma omp parallel for
     for (int64_t row = 0; row < count; row++) {
         uint8_t *to = values + row * inputs;
         float shift;
-        chosen.quantise(rows + row * inputs, inputs, inputs, inputs, {(int8_t *)to, scales + row, &shift});
+        quantise_without({left_out, left_count}, rows + row * inputs, inputs, inputs, inputs, {(int8_t *)to, scales + row, &shift});
         for (int64_t k = 0; k < inputs; k++) to[k] ^= 128;
     }
+}
+
+// Finds channels of rows float32 [count, inputs] with values that stand out of their row: more than `ratio` times as large as
+// its others are on average. Takes at most `most` of them, in order: those with the largest sum of squares of these values
+// relative to their rows. Returns their number.
+int64_t linear_outliers(const float *rows, int64_t count, int64_t inputs, float ratio, int64_t most) {
+    static thread_local std::vector<float> limits, sums;
+    limits.resize(size_t(count));
+    float *const limit = limits.data();
+    bool found = false;
+#pragma omp parallel for if (count >= SHARED_ROWS) reduction(|| : found)
+    for (int64_t row = 0; row < count; row++) {
+        limit[row] = chosen.outlier_limit(rows + row * inputs, inputs, ratio);
+        found = found || limit[row] < INFINITY;
+    }
+    if (!found) return 0;
+    sums.assign(size_t(inputs), 0);
+    float *const sum = sums.data();
+#pragma omp parallel for if (count >= SHARED_ROWS)
+    for (int64_t first = 0; first < inputs; first += CHANNELS) {
+        const int64_t last = std::min(first + CHANNELS, inputs);
+        for (int64_t row = 0; row < count; row++) {
+            if (limit[row] == INFINITY) continue;
+            const float *values = rows + row * inputs, factor = 1 / limit[row];
+            for (int64_t k = first; k < last; k++) {
+                const float part = values[k] * factor, square = part * part;
+                sum[k] += square > 1 ? square : 0;
+            }
+        }
+    }
+    outliers.clear();
+    for (int64_t k = 0; k < inputs; k++)
+        if (sum[k] > 0) outliers.push_back(k);
+    if (int64_t(outliers.size()) > most) {
+        const auto larger = [sum](int64_t a, int64_t b) { return sum[a] != sum[b] ? sum[a] > sum[b] : a < b; };
+        std::nth_element(outliers.begin(), outliers.begin() + most, outliers.end(), larger);
+        outliers.resize(size_t(most));
+        std::sort(outliers.begin(), outliers.end());
+    }
+    return int64_t(outliers.size());
+}
+
+// Copies the channels that this thread found last.
+void linear_outlier_channels(int64_t *channels) { std::copy(outliers.begin(), outliers.end(), channels); }
+
+// Adds the products of n channels of rows float32 [count, inputs] to out float32 [count, outputs].
+void linear_add(const Columns *from, const float *rows, int64_t count, const int64_t *channels, int64_t n, float *out) {
+    static thread_local std::vector<float> expanded, gathered;
+    static thread_local std::vector<const float *> found;
+    const int64_t inputs = from->inputs, outputs = from->outputs;
+    const auto column = from->weights != nullptr && from->weights->bits == 4 ? chosen.column4 : chosen.column8;
+    int64_t missing = 0;
+    for (int64_t c = 0; c < n; c++) missing += from->places[channels[c]] < 0;
+    expanded.resize(size_t(missing * outputs));
+    gathered.resize(size_t(count * n));
+    found.clear();
+    float *next = expanded.data(), *const values = gathered.data();
+    for (int64_t c = 0; c < n; c++) {
+        const int64_t channel = channels[c], place = from->places[channel];
+        for (int64_t row = 0; row < count; row++) values[row * n + c] = rows[row * inputs + channel];
+        if (place < 0) {
+            column(*from->weights, channel, next);
+            found.push_back(next);
+            next += outputs;
+        } else {
+            found.push_back(from->kept + place * outputs);
+        }
+    }
+    const float *const *columns = found.data();
+#pragma omp parallel for if (count * n >= SHARED_ROWS)
+    for (int64_t output = 0; output < outputs; output += ADDED)
+        chosen.add_columns(values, columns, n, count, outputs, output, out);
 }
 }

@@ -56,8 +56,73 @@ TARGET static void quantise(const float *row, int64_t inputs, int64_t padded, in
     }
 }
 
+// The size above which a value of a row stands out: `ratio` times the mean size of the others. Infinity if none does, or if
+// one is NaN or infinity.
+TARGET static float outlier_limit(const float *row, int64_t inputs, float ratio) {
+    float limit = INFINITY;
+    // What stands out counts as the limit from the second time on, so that many such values do not hide smaller ones.
+    for (int time = 0; time < 3; time++) {
+        vec top = {}, total[2] = {};
+        for (int64_t k = 0; k < inputs; k += LANES) {
+            const vec value = load_some(row + k, inputs - k), size = value < 0 ? -value : value;
+            top = size > top ? size : top;
+            total[k / LANES % 2] += size > limit ? vec{} + limit : size;
+        }
+        float most = 0, sum = 0;
+        for (int lane = 0; lane < LANES; lane++) most = std::max(most, top[lane]), sum += total[0][lane] + total[1][lane];
+        limit = ratio * sum / float(inputs);
+        if (!(most > limit)) return INFINITY;
+    }
+    return limit;
+}
+
 // Outputs of a block.
 constexpr int OUTPUTS = WIDE * LANES;
+
+// The weights of an input, expanded, for all outputs.
+template <int BITS> TARGET static void column(const Weights &w, int64_t input, float *out) {
+    constexpr int TAKEN = 32 / BITS, NUMBER = BITS == 4 ? 2 : 4;
+    const int64_t codes_size = w.group * BITS / 8 * OUTPUTS, group_size = codes_size + 2 * NUMBER * OUTPUTS;
+    const int64_t k = input % w.group;
+    const int shift = int(k % 4 * 8 + k % TAKEN / 4 * 4), mask = (1 << BITS) - 1;
+    const uint8_t *group = w.packed + input / w.group * group_size;
+    for (int64_t output = 0; output < w.outputs; output += OUTPUTS, group += w.padded / w.group * group_size) {
+        for (int c = 0; c < WIDE; c++) {
+            const int64_t first = output + c * LANES, count = std::min<int64_t>(LANES, w.outputs - first);
+            if (count <= 0) return;
+            const uint8_t *codes = group + (k / TAKEN * OUTPUTS + c * LANES) * 4, *scales = group + codes_size + c * NUMBER * LANES;
+            const uint8_t *leasts = scales + NUMBER * OUTPUTS;
+            const vec scale = BITS == 4 ? widened(scales) : load<vec>(scales), least = BITS == 4 ? widened(leasts) : load<vec>(leasts);
+            const vec values = __builtin_convertvector((load<ints>(codes) >> shift) & mask, vec) * scale + least;
+            std::memcpy(out + first, &values, size_t(count) * 4);
+        }
+    }
+}
+
+// Adds the products of `values` [n] and n columns of weights to WIDTH times LANES outputs from `output` on; `count` of the last.
+template <int WIDTH> INLINE void add_to_row(const float *values, const float *const *columns, int64_t n, int64_t output,
+                                            int64_t count, float *to) {
+    vec sums[WIDTH];
+    for (int c = 0; c < WIDTH; c++) sums[c] = c < WIDTH - 1 ? load<vec>(to + c * LANES) : load_some(to + c * LANES, count);
+    for (int64_t i = 0; i < n; i++) {
+        const float *column = columns[i] + output;
+        for (int c = 0; c < WIDTH; c++)
+            sums[c] += values[i] * (c < WIDTH - 1 ? load<vec>(column + c * LANES) : load_some(column + c * LANES, count));
+    }
+    std::memcpy(to, sums, sizeof sums - sizeof(vec));
+    std::memcpy(to + (WIDTH - 1) * LANES, &sums[WIDTH - 1], size_t(std::min<int64_t>(count, LANES)) * 4);
+}
+
+// Adds the products of `values` [count, n] and n columns of weights to the ADDED outputs from `output` on.
+TARGET static void add_columns(const float *values, const float *const *columns, int64_t n, int64_t count, int64_t outputs,
+                               int64_t output, float *out) {
+    const int64_t last = std::min(output + ADDED, outputs);
+    for (int64_t row = 0; row < count; row++, values += n, out += outputs) {
+        int64_t first = output;
+        for (; last - first >= 8 * LANES; first += 8 * LANES) add_to_row<8>(values, columns, n, first, LANES, out + first);
+        for (; first < last; first += LANES) add_to_row<1>(values, columns, n, first, last - first, out + first);
+    }
+}
 
 // The outputs of a block from `output` on for ROWS rows.
 template <int BITS, int ROWS> INLINE void tile(const Weights &w, const Values &from, int64_t output, float *out) {

@@ -15,7 +15,7 @@ import torch
 
 from arr_coc.texture.kernels import library_or_none, load_library
 
-VERSION = 2
+VERSION = 3
 """Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""
 
 ALIGNED_INPUTS = 64
@@ -32,6 +32,15 @@ class KernelWeights(ctypes.Structure):
     )
 
 
+class KernelColumns(ctypes.Structure):
+    """`Columns` of kernels/linear.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs")),
+        *((name, ctypes.c_void_p) for name in ("places", "kept", "weights")),
+    )
+
+
 def kernel_path() -> Path:
     """Return the path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("linear.abi3.so")
@@ -41,9 +50,18 @@ def kernel_path() -> Path:
 def load_kernel(path: Path) -> ctypes.CDLL:
     """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
-    kernel.linear_product.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    kernel.linear_quantise.argtypes = (*(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), *(ctypes.c_void_p,) * 2)
-    kernel.linear_product.restype = kernel.linear_quantise.restype = None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    for name, arguments in {
+        "linear_product": (pointer, pointer, number, pointer, number, pointer),
+        "linear_quantise": (pointer, number, number, pointer, number, pointer, pointer),
+        "linear_outliers": (pointer, number, number, ctypes.c_float, number),
+        "linear_outlier_channels": (pointer,),
+        "linear_add": (pointer, pointer, number, pointer, number, pointer),
+    }.items():
+        function = getattr(kernel, name)
+        function.argtypes = arguments
+        function.restype = None
+    kernel.linear_outliers.restype = number
     return kernel
 
 
@@ -52,11 +70,37 @@ def kernel_or_none() -> ctypes.CDLL | None:
     return library_or_none(load_kernel, kernel_path())
 
 
-def quantise_rows(kernel: ctypes.CDLL, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows float32 [N, inputs] as uint8, of which 128 is 0, and their scales float32 [N, 1]."""
-    rows, values, scales = rows.contiguous(), torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
-    kernel.linear_quantise(rows.data_ptr(), *rows.shape, values.data_ptr(), scales.data_ptr())
+def quantise_rows(
+    kernel: ctypes.CDLL, rows: torch.Tensor, left_out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return contiguous rows float32 [N, inputs] as uint8, of which 128 is 0, and their scales float32 [N, 1].
+    `left_out`: inputs that are taken for zeros, int64 [K]."""
+    values, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
+    kernel.linear_quantise(rows.data_ptr(), *rows.shape, *_listed(left_out), values.data_ptr(), scales.data_ptr())
     return values, scales
+
+
+def _listed(channels: torch.Tensor | None) -> tuple[int | None, int]:
+    """Return the address of channels and their number."""
+    return (None, 0) if channels is None else (channels.data_ptr(), len(channels))
+
+
+def find_outliers(kernel: ctypes.CDLL, rows: torch.Tensor, ratio: float, most: int) -> torch.Tensor | None:
+    """Return what `outliers.outlier_channels` does, of contiguous rows.
+
+    Args:
+        kernel: The compiled kernel.
+        rows: float32 [N, inputs].
+        ratio: Size from which on a value stands out, relative to its row.
+        most: The largest number of channels.
+    """
+    count, inputs = rows.shape
+    found = kernel.linear_outliers(rows.data_ptr(), count, inputs, ratio, most)
+    if not found:
+        return None
+    channels = torch.empty(found, dtype=torch.long)
+    kernel.linear_outlier_channels(channels.data_ptr())
+    return channels
 
 
 class PackedWeights:
@@ -77,7 +121,8 @@ class PackedWeights:
         self._bias = bias
         bias_at = None if bias is None else bias.data_ptr()
         self._weights = KernelWeights(inputs, padded, outputs, group, bits, self._packed.data_ptr(), bias_at)
-        self._address = ctypes.addressof(self._weights)
+        self.address = ctypes.addressof(self._weights)
+        """Where the kernel finds the weights."""
 
     def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
         """Set the weights of N outputs to codes times scales plus least weights.
@@ -118,10 +163,11 @@ class PackedWeights:
         self._packed = tensors["packed"].view(self._packed.shape)
         self._weights.packed = self._packed.data_ptr()
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs]."""
+    def product(self, rows: torch.Tensor, left_out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return contiguous rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs].
+        `left_out`: inputs that are taken for zeros, int64 [K]."""
         output = torch.empty(len(rows), self._weights.outputs)
-        self._kernel.linear_product(self._address, rows.contiguous().data_ptr(), len(rows), output.data_ptr())
+        self._kernel.linear_product(self.address, rows.data_ptr(), len(rows), *_listed(left_out), output.data_ptr())
         return output
 
     def _numbers(self, values: torch.Tensor, rows: int) -> torch.Tensor:

@@ -27,6 +27,7 @@ output head have 8. Embeddings stay as stored: only the rows of a prompt are rea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -37,6 +38,7 @@ from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
 from arr_coc.qwen.cpu_precision import multiplies_int8
 from arr_coc.qwen.quantisation import SmallDtype
 from arr_coc.qwen.small_weights.kernel import PackedWeights, kernel_or_none, quantise_rows
+from arr_coc.qwen.small_weights.outliers import OutlierColumns, checkpoint_weights
 
 GROUP = 64
 """Inputs that share a scale and a least weight in 4 bits, which add half a bit to each weight."""
@@ -68,7 +70,10 @@ class SmallLinear(nn.Module):
                 self.bias = linear.bias.detach().float()
             else:
                 self.bias = tensors["bias"]
+        self._kernel = kernel_or_none()
         self._weights = self._empty()
+        packed = self._weights if isinstance(self._weights, PackedWeights) else None
+        self.outliers = OutlierColumns((self.out_features, self.in_features), self._kernel, packed or self._expanded)
         if tensors is not None:
             self._weights.restore(tensors)
             return
@@ -84,16 +89,26 @@ class SmallLinear(nn.Module):
         """Return the layer's output [..., out_features], float32."""
         if torch.is_grad_enabled() and input.requires_grad:
             raise OptionError("a model in int8 or int4 cannot be trained; load it in float32 or bfloat16")
-        rows = input.float().reshape(-1, self.in_features)
-        if len(rows):
-            output = self._weights.product(rows)
-        else:
+        rows = input.float().reshape(-1, self.in_features).contiguous()
+        if not len(rows):
             output = rows.new_empty(0, self.out_features)
+        else:
+            channels = self.outliers.find(rows)
+            output = self._weights.product(rows, channels)
+            if channels is not None:
+                self.outliers.add(rows, channels, output)
         return output.view(*input.shape[:-1], self.out_features)
 
     def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return its tensors as the constructor takes them."""
         return self._weights.export_tensors() | ({} if self.bias is None else {"bias": self.bias})
+
+    def _expanded(self, channels: torch.Tensor) -> torch.Tensor:
+        """Return the weights of some inputs, int64 [K], as float32 [K, out_features]."""
+        rows = torch.zeros(len(channels), self.in_features)
+        rows[torch.arange(len(channels)), channels] = 1
+        columns = self._weights.product(rows)
+        return columns if self.bias is None else columns - self.bias
 
     def _empty(self) -> SmallWeights:
         """Return the packed weights before they are set."""
@@ -106,7 +121,7 @@ class SmallLinear(nn.Module):
 
 class Int8Linear(SmallLinear):
     """Weights in 8 bits with a scale for each output, and rows in 8 bits with a scale each (LLM.int8(),
-    arXiv:2208.07339, without its outliers)."""
+    arXiv:2208.07339)."""
 
     def __init__(self, linear: nn.Linear, tensors: StoredWeights | None = None, *, many_rows: bool = False) -> None:
         """`many_rows`: never are there few, as in a vision tower."""
@@ -114,7 +129,7 @@ class Int8Linear(SmallLinear):
         super().__init__(linear, tensors)
 
     def _empty(self) -> SmallWeights:
-        kernel = kernel_or_none()
+        kernel = self._kernel
         if self._many_rows and multiplies_int8():
             return TorchInt8Weights(VnniWeights, self.bias)
         if kernel is None or not kernel.linear_takes_8_bits():
@@ -136,10 +151,9 @@ class Int4Linear(SmallLinear):
         return linear.in_features % GROUP == 0 and linear.out_features % 64 == 0
 
     def _empty(self) -> SmallWeights:
-        kernel = kernel_or_none()
-        if kernel is None:
+        if self._kernel is None:
             return TorchInt4Weights((self.out_features, self.in_features), self.bias)
-        return PackedWeights(kernel, (self.out_features, self.in_features), 4, GROUP, self.bias)
+        return PackedWeights(self._kernel, (self.out_features, self.in_features), 4, GROUP, self.bias)
 
     def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         groups = weight.unflatten(1, (-1, GROUP))
@@ -172,9 +186,9 @@ class TorchInt8Weights:
         parts = zip(*(tensors[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
         self._parts = [self._kind(codes, scales) for codes, scales in parts]
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
+    def product(self, rows: torch.Tensor, left_out: torch.Tensor | None = None) -> torch.Tensor:
         """As `PackedWeights`."""
-        values, scales = self._kind.values(rows)
+        values, scales = self._kind.values(rows, left_out)
         products = [part.product(values) for part in self._parts]
         if len(products) == 1:
             output = products[0]
@@ -183,6 +197,11 @@ class TorchInt8Weights:
         if self._bias is None:
             return output.mul_(scales)
         return torch.addcmul(self._bias, output, scales, out=output)
+
+
+def without(rows: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
+    """Return rows [N, inputs] with zeros in some inputs, int64 [K]."""
+    return rows if left_out is None else rows.index_fill(1, left_out, 0)
 
 
 def row_sizes(rows: torch.Tensor) -> torch.Tensor:
@@ -200,10 +219,11 @@ class VnniWeights:
         self._zeros = torch.zeros(len(codes), dtype=torch.long)
 
     @staticmethod
-    def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rows in 8 bits, uint8, of which 128 is 0, and the rows' scales."""
+    def values(rows: torch.Tensor, left_out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rows in 8 bits, uint8, of which 128 is 0, and the rows' scales; `left_out` as in `without`."""
         if (kernel := kernel_or_none()) is not None:
-            return quantise_rows(kernel, rows)
+            return quantise_rows(kernel, rows, left_out)
+        rows = without(rows, left_out)
         scales = row_sizes(rows) / 127
         factors = 1 / scales
         values = torch.empty(rows.shape, dtype=torch.uint8)
@@ -237,9 +257,10 @@ class FbgemmWeights:
         self._packed = torch.ops.quantized.linear_prepack(quantised, None)
 
     @staticmethod
-    def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def values(rows: torch.Tensor, left_out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows that all reach to 1 or -1, as the kernel, which has one scale for all rows, quantises them, and
-        the rows' scales."""
+        the rows' scales; `left_out` as in `without`."""
+        rows = without(rows, left_out)
         scales = row_sizes(rows)
         return rows / scales, scales
 
@@ -278,9 +299,10 @@ class TorchInt4Weights:
         self._packed = tensors["packed"]
         self._scales_zeros = tensors["scales_zeros"]
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
+    def product(self, rows: torch.Tensor, left_out: torch.Tensor | None = None) -> torch.Tensor:
         """As `PackedWeights`."""
-        product = torch._weight_int4pack_mm_for_cpu(rows.bfloat16(), self._packed, GROUP, self._scales_zeros)
+        values = without(rows, left_out).bfloat16()
+        product = torch._weight_int4pack_mm_for_cpu(values, self._packed, GROUP, self._scales_zeros)
         output: torch.Tensor = product.float()
         if self._bias is None:
             return output
@@ -325,6 +347,13 @@ def shrink_weights(model: Any, dtype: SmallDtype, check: Callable[[str, torch.Te
         trim_heap()
     use_float_rows(embeddings)
     convert_weights(model, torch.float32, exception=embeddings.weight)
+
+
+def find_sources(model: nn.Module, folder: Path) -> None:
+    """Let the layers of a small model read the weights of channels that stand out from the model's folder."""
+    layers = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, SmallLinear)}
+    for name, weight in checkpoint_weights(folder, layers).items():
+        layers[name].outliers.source = weight
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:

@@ -10,13 +10,14 @@ import torch
 
 from arr_coc.qwen.quantisation import SmallDtype
 from arr_coc.qwen.small_weights.cache import WeightCache
-from arr_coc.qwen.small_weights.layers import shrink_weights
+from arr_coc.qwen.small_weights.layers import find_sources, shrink_weights
 
 
 class WeightShrinker:
     """Maker of the model in `folder` with small weights, which are kept beside it if they are `cached`."""
 
     def __init__(self, folder: Path, dtype: SmallDtype, *, cached: bool) -> None:
+        self._folder = folder
         self._dtype = dtype
         self._cache = WeightCache(folder, dtype) if cached else None
 
@@ -27,10 +28,14 @@ class WeightShrinker:
 
     def load(self) -> Any | None:
         """Return the cached model; None if there is none that can be used."""
-        return None if self._cache is None else self._cache.load()
+        model = None if self._cache is None else self._cache.load()
+        if model is not None:
+            find_sources(model, self._folder)
+        return model
 
     def shrink(self, model: Any, check: Callable[[str, torch.Tensor], None]) -> None:
         """Reduce the weights of a model that was just loaded, each after its `check`, and cache them."""
         shrink_weights(model, self._dtype, check)
+        find_sources(model, self._folder)
         if self._cache is not None:
             self._cache.save(model)
