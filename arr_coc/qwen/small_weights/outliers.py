@@ -3,8 +3,8 @@
 A few channels of a transformer's activations are 50 to 1,000 times as large as the rest, the same ones for most tokens.
 In 8 bits with one scale for a row they leave nothing of the rest. Their weights matter as much: what an ordinary weight
 loses to rounding counts as often as its channel is larger. Therefore a product leaves these channels out, and adds them
-by weights as the checkpoint has them (AWQ, arXiv:2306.00978, keeps such weights, too). They are read from its files when
-a channel first stands out, and kept.
+by weights as the checkpoint has them (AWQ, arXiv:2306.00978, keeps such weights, too). They are read from its files
+when a channel first stands out, and kept.
 """
 
 from __future__ import annotations

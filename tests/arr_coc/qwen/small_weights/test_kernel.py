@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from arr_coc.qwen.small_weights.kernel import ALIGNED_INPUTS, PackedWeights, kernel_or_none, kernel_path, load_kernel
+from arr_coc.qwen.small_weights.kernel import (
+    ALIGNED_INPUTS,
+    PackedWeights,
+    kernel_or_none,
+    kernel_path,
+    load_kernel,
+    quantise_rows,
+)
+from arr_coc.qwen.small_weights.outliers import OutlierColumns
 from tests.support.stores import require
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -77,6 +85,29 @@ def test_a_product_is_the_references(library: Path, bits: int, shape: tuple[int,
             # A value halfway between two may be rounded to either.
             assert float((product - expected).norm() / expected.norm()) < 1e-4
             assert float((product - expected).abs().median() / expected.abs().median()) < 1e-6
+
+
+@pytest.mark.parametrize(("bits", "shape"), [(4, (192, 128)), (8, (128, 192)), (8, (75, 100))])
+def test_channels_that_stand_out_are_exact(library: Path, bits: int, shape: tuple[int, int]) -> None:
+    if bits == 8 and not load_kernel(library).linear_takes_8_bits():
+        pytest.skip("this instruction set has no exact products of 8 bits")
+    torch.manual_seed(0)
+    packed, expanded = weights_of(library, bits, shape, torch.randn(shape[0]))
+    columns = OutlierColumns(shape, load_kernel(library), packed)
+    for count in ROWS:
+        rows = torch.randn(count, shape[1])
+        rows[0, [9, 63, 70]] = torch.tensor([300.0, -2000.0, 99.0])
+        channels = columns.find(rows)
+        assert channels is not None
+        assert channels.tolist() == [9, 63, 70]
+        apart = packed.product(rows, channels)
+        assert torch.equal(apart, packed.product(rows.index_fill(1, channels, 0)))
+        values, scales = quantise_rows(load_kernel(library), rows, channels)
+        ordinary = in_8_bits(rows.index_fill(1, channels, 0), 1)
+        torch.testing.assert_close((values.float() - 128) * scales, ordinary, atol=0.04, rtol=0)
+        expected = apart.double() + rows.double()[:, channels] @ expanded.t()[channels]
+        columns.add(rows, channels, apart)
+        torch.testing.assert_close(apart.double(), expected, atol=1e-4, rtol=1e-5)
 
 
 def test_rows_of_any_size_and_without_a_number(library: Path) -> None:
