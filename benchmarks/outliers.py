@@ -60,8 +60,9 @@ def layer_of(kind: Callable[[nn.Linear], SmallLinear], shape: tuple[int, int], f
     return small, linear
 
 
-def find_nothing(rows: torch.Tensor) -> None:
-    """Take the place of `OutlierColumns.find`, so that no channel is kept apart."""
+def keep_together(small: SmallLinear) -> None:
+    """Let a layer multiply all channels as one."""
+    small._weights.product = partial(small._weights.product, ratio=0.0)
 
 
 def cases() -> Iterator[tuple[str, torch.Tensor, torch.Tensor, slice]]:
@@ -93,7 +94,7 @@ def errors(kind: Callable[[nn.Linear], SmallLinear], folder: Path) -> dict[str, 
         figures[name] = {}
         for key in ("apart", "not"):
             if key == "not":
-                small.outliers.find = find_nothing
+                keep_together(small)
             figures[name][key] = round(100 * float((small(rows) - linear(rows))[counted].norm() / size), 2)
     return figures
 
@@ -149,7 +150,7 @@ def main() -> None:
             for shape in SHAPES:
                 whole, _ = layer_of(make, shape, folder)
                 small, _ = layer_of(make, shape, folder)  # the last one: its file is read
-                whole.outliers.find = find_nothing
+                keep_together(whole)
                 for count in COUNTS:
                     figures = times(small, whole, count, arguments.rounds)
                     report["times_ms"][f"{kind}, {list(shape)}, {count} rows"] = figures

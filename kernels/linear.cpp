@@ -148,16 +148,18 @@ struct Channels {
     int64_t count;
 };
 
-// As `quantise`, with zeros in the channels that are left out.
-static void quantise_without(const Channels &left_out, const float *row, int64_t inputs, int64_t padded, int64_t group,
+// As `quantise`, with zeros in the channels that are left out. If `ratio` is above 0 and a value stands out by it, returns true.
+static bool quantise_without(const Channels &left_out, float ratio, const float *row, int64_t inputs, int64_t padded, int64_t group,
                              const Values &to) {
     static thread_local std::vector<float> copy;
+    if (ratio > 0 && chosen.outlier_limit(row, inputs, ratio) < INFINITY) return true;
     if (left_out.count) {
         copy.assign(row, row + inputs);
         for (int64_t c = 0; c < left_out.count; c++) copy[size_t(left_out.list[c])] = 0;
         row = copy.data();
     }
     chosen.quantise(row, inputs, padded, group, to);
+    return false;
 }
 
 extern "C" {
@@ -175,9 +177,9 @@ int32_t linear_outputs() { return int32_t(chosen.outputs); }
 int32_t linear_takes_8_bits() { return chosen.panel8 != nullptr; }
 
 // Multiplies rows float32 [count, inputs], but for the channels that are left out, by weights, and adds the bias: out float32
-// [count, outputs].
-void linear_product(const Weights *weights, const float *rows, int64_t count, const int64_t *left_out, int64_t left_count,
-                    float *out) {
+// [count, outputs]. Returns 1 and goes no further if `ratio` is above 0 and a value stands out by it; else 0.
+int32_t linear_product(const Weights *weights, const float *rows, int64_t count, const int64_t *left_out, int64_t left_count,
+                       float ratio, float *out) {
     const Weights &w = *weights;
     static thread_local std::vector<int8_t> held;
     static thread_local std::vector<float> scales;
@@ -188,30 +190,40 @@ void linear_product(const Weights *weights, const float *rows, int64_t count, co
     const Values values = {held.data(), scales.data(), scales.data() + most * groups};
     for (int64_t first = 0; first < count; first += ROWS) {
         const int64_t part = std::min(ROWS, count - first);
+        bool found = false;
 #pragma omp parallel
         {
-#pragma omp for
+#pragma omp for reduction(|| : found)
             for (int64_t row = 0; row < part; row++)
-                quantise_without({left_out, left_count}, rows + (first + row) * w.inputs, w.inputs, w.padded, w.group,
-                                 {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups});
+                found = quantise_without({left_out, left_count}, ratio, rows + (first + row) * w.inputs, w.inputs, w.padded, w.group,
+                                         {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups}) ||
+                        found;
+            if (!found) {
 #pragma omp for
-            for (int64_t output = 0; output < w.outputs; output += chosen.outputs)
-                panel(w, values, part, output, out + first * w.outputs);
+                for (int64_t output = 0; output < w.outputs; output += chosen.outputs)
+                    panel(w, values, part, output, out + first * w.outputs);
+            }
         }
+        if (found) return 1;
     }
+    return 0;
 }
 
 // Quantises rows float32 [count, inputs], zeros in the channels that are left out: values uint8, of which 128 is 0, times
-// scales [count].
-void linear_quantise(const float *rows, int64_t count, int64_t inputs, const int64_t *left_out, int64_t left_count,
-                     uint8_t *values, float *scales) {
-#pragma omp parallel for
+// scales [count]. Returns 1 if `ratio` is above 0 and a value stands out by it; else 0.
+int32_t linear_quantise(const float *rows, int64_t count, int64_t inputs, const int64_t *left_out, int64_t left_count, float ratio,
+                        uint8_t *values, float *scales) {
+    bool found = false;
+#pragma omp parallel for reduction(|| : found)
     for (int64_t row = 0; row < count; row++) {
         uint8_t *to = values + row * inputs;
         float shift;
-        quantise_without({left_out, left_count}, rows + row * inputs, inputs, inputs, inputs, {(int8_t *)to, scales + row, &shift});
+        found = quantise_without({left_out, left_count}, ratio, rows + row * inputs, inputs, inputs, inputs,
+                                 {(int8_t *)to, scales + row, &shift}) ||
+                found;
         for (int64_t k = 0; k < inputs; k++) to[k] ^= 128;
     }
+    return found;
 }
 
 // Finds channels of rows float32 [count, inputs] with values that stand out of their row: more than `ratio` times as large as
@@ -222,6 +234,7 @@ int64_t linear_outliers(const float *rows, int64_t count, int64_t inputs, float 
     limits.resize(size_t(count));
     float *const limit = limits.data();
     bool found = false;
+    outliers.clear();
 #pragma omp parallel for if (count >= SHARED_ROWS) reduction(|| : found)
     for (int64_t row = 0; row < count; row++) {
         limit[row] = chosen.outlier_limit(rows + row * inputs, inputs, ratio);
@@ -242,7 +255,6 @@ int64_t linear_outliers(const float *rows, int64_t count, int64_t inputs, float 
             }
         }
     }
-    outliers.clear();
     for (int64_t k = 0; k < inputs; k++)
         if (sum[k] > 0) outliers.push_back(k);
     if (int64_t(outliers.size()) > most) {

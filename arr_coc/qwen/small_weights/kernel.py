@@ -50,18 +50,17 @@ def kernel_path() -> Path:
 def load_kernel(path: Path) -> ctypes.CDLL:
     """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    for name, arguments in {
-        "linear_product": (pointer, pointer, number, pointer, number, pointer),
-        "linear_quantise": (pointer, number, number, pointer, number, pointer, pointer),
-        "linear_outliers": (pointer, number, number, ctypes.c_float, number),
-        "linear_outlier_channels": (pointer,),
-        "linear_add": (pointer, pointer, number, pointer, number, pointer),
-    }.items():
+    pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+    for name, result, arguments in (
+        ("linear_product", ctypes.c_int32, (pointer, pointer, number, pointer, number, real, pointer)),
+        ("linear_quantise", ctypes.c_int32, (pointer, number, number, pointer, number, real, pointer, pointer)),
+        ("linear_outliers", number, (pointer, number, number, real, number)),
+        ("linear_outlier_channels", None, (pointer,)),
+        ("linear_add", None, (pointer, pointer, number, pointer, number, pointer)),
+    ):
         function = getattr(kernel, name)
         function.argtypes = arguments
-        function.restype = None
-    kernel.linear_outliers.restype = number
+        function.restype = result
     return kernel
 
 
@@ -71,13 +70,21 @@ def kernel_or_none() -> ctypes.CDLL | None:
 
 
 def quantise_rows(
-    kernel: ctypes.CDLL, rows: torch.Tensor, left_out: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return contiguous rows float32 [N, inputs] as uint8, of which 128 is 0, and their scales float32 [N, 1].
-    `left_out`: inputs that are taken for zeros, int64 [K]."""
+    kernel: ctypes.CDLL, rows: torch.Tensor, left_out: torch.Tensor | None, ratio: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return rows as uint8, of which 128 is 0, and their scales float32 [N, 1].
+
+    Args:
+        kernel: The compiled kernel.
+        rows: Contiguous rows float32 [N, inputs].
+        left_out: Inputs that are taken for zeros, int64 [K].
+        ratio: If above 0, None is returned if a value is larger by this than its row is on average.
+    """
     values, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
-    kernel.linear_quantise(rows.data_ptr(), *rows.shape, *_listed(left_out), values.data_ptr(), scales.data_ptr())
-    return values, scales
+    stands_out = kernel.linear_quantise(
+        *(rows.data_ptr(), *rows.shape, *_listed(left_out), ratio), *(values.data_ptr(), scales.data_ptr())
+    )
+    return None if stands_out else (values, scales)
 
 
 def _listed(channels: torch.Tensor | None) -> tuple[int | None, int]:
@@ -85,19 +92,17 @@ def _listed(channels: torch.Tensor | None) -> tuple[int | None, int]:
     return (None, 0) if channels is None else (channels.data_ptr(), len(channels))
 
 
-def find_outliers(kernel: ctypes.CDLL, rows: torch.Tensor, ratio: float, most: int) -> torch.Tensor | None:
-    """Return what `outliers.outlier_channels` does, of contiguous rows.
+def find_outliers(kernel: ctypes.CDLL, rows: torch.Tensor, ratio: float, most: int) -> torch.Tensor:
+    """Return what `OutlierColumns.find` does.
 
     Args:
         kernel: The compiled kernel.
-        rows: float32 [N, inputs].
+        rows: Contiguous rows float32 [N, inputs].
         ratio: Size from which on a value stands out, relative to its row.
         most: The largest number of channels.
     """
     count, inputs = rows.shape
     found = kernel.linear_outliers(rows.data_ptr(), count, inputs, ratio, most)
-    if not found:
-        return None
     channels = torch.empty(found, dtype=torch.long)
     kernel.linear_outlier_channels(channels.data_ptr())
     return channels
@@ -163,12 +168,16 @@ class PackedWeights:
         self._packed = tensors["packed"].view(self._packed.shape)
         self._weights.packed = self._packed.data_ptr()
 
-    def product(self, rows: torch.Tensor, left_out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return contiguous rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs].
-        `left_out`: inputs that are taken for zeros, int64 [K]."""
+    def product(
+        self, rows: torch.Tensor, left_out: torch.Tensor | None = None, ratio: float = 0.0
+    ) -> torch.Tensor | None:
+        """Return contiguous rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs]. `left_out`
+        and `ratio` as in `quantise_rows`."""
         output = torch.empty(len(rows), self._weights.outputs)
-        self._kernel.linear_product(self.address, rows.data_ptr(), len(rows), *_listed(left_out), output.data_ptr())
-        return output
+        stands_out = self._kernel.linear_product(
+            *(self.address, rows.data_ptr(), len(rows), *_listed(left_out), ratio), output.data_ptr()
+        )
+        return None if stands_out else output
 
     def _numbers(self, values: torch.Tensor, rows: int) -> torch.Tensor:
         padded = torch.nn.functional.pad(values.to(self._number), (0, 0, 0, rows))

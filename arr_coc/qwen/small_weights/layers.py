@@ -38,7 +38,7 @@ from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
 from arr_coc.qwen.cpu_precision import multiplies_int8
 from arr_coc.qwen.quantisation import SmallDtype
 from arr_coc.qwen.small_weights.kernel import PackedWeights, kernel_or_none, quantise_rows
-from arr_coc.qwen.small_weights.outliers import OutlierColumns, checkpoint_weights
+from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns, checkpoint_weights
 
 GROUP = 64
 """Inputs that share a scale and a least weight in 4 bits, which add half a bit to each weight."""
@@ -93,21 +93,28 @@ class SmallLinear(nn.Module):
         if not len(rows):
             output = rows.new_empty(0, self.out_features)
         else:
-            channels = self.outliers.find(rows)
-            output = self._weights.product(rows, channels)
-            if channels is not None:
-                self.outliers.add(rows, channels, output)
+            ordinary = self._weights.product(rows, ratio=RATIO)
+            output = self._with_outliers(rows) if ordinary is None else ordinary
         return output.view(*input.shape[:-1], self.out_features)
 
     def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return its tensors as the constructor takes them."""
         return self._weights.export_tensors() | ({} if self.bias is None else {"bias": self.bias})
 
+    def _with_outliers(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the output [N, out_features] for rows of which some channels stand out."""
+        channels = self.outliers.find(rows)
+        output = self._weights.product(rows, channels)
+        assert output is not None
+        self.outliers.add(rows, channels, output)
+        return output
+
     def _expanded(self, channels: torch.Tensor) -> torch.Tensor:
         """Return the weights of some inputs, int64 [K], as float32 [K, out_features]."""
         rows = torch.zeros(len(channels), self.in_features)
         rows[torch.arange(len(channels)), channels] = 1
         columns = self._weights.product(rows)
+        assert columns is not None
         return columns if self.bias is None else columns - self.bias
 
     def _empty(self) -> SmallWeights:
@@ -186,9 +193,14 @@ class TorchInt8Weights:
         parts = zip(*(tensors[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
         self._parts = [self._kind(codes, scales) for codes, scales in parts]
 
-    def product(self, rows: torch.Tensor, left_out: torch.Tensor | None = None) -> torch.Tensor:
+    def product(
+        self, rows: torch.Tensor, left_out: torch.Tensor | None = None, ratio: float = 0.0
+    ) -> torch.Tensor | None:
         """As `PackedWeights`."""
-        values, scales = self._kind.values(rows, left_out)
+        quantised = self._kind.values(rows, left_out, ratio)
+        if quantised is None:
+            return None
+        values, scales = quantised
         products = [part.product(values) for part in self._parts]
         if len(products) == 1:
             output = products[0]
@@ -202,6 +214,14 @@ class TorchInt8Weights:
 def without(rows: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
     """Return rows [N, inputs] with zeros in some inputs, int64 [K]."""
     return rows if left_out is None else rows.index_fill(1, left_out, 0)
+
+
+def stands_out(rows: torch.Tensor, ratio: float) -> bool:
+    """Return True if the ratio is above 0 and a value is larger by it than its row [N, inputs] is on average."""
+    if not ratio:
+        return False
+    sizes = rows.abs()
+    return bool((sizes.amax(dim=1) > ratio * sizes.mean(dim=1)).any())
 
 
 def row_sizes(rows: torch.Tensor) -> torch.Tensor:
@@ -219,10 +239,14 @@ class VnniWeights:
         self._zeros = torch.zeros(len(codes), dtype=torch.long)
 
     @staticmethod
-    def values(rows: torch.Tensor, left_out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rows in 8 bits, uint8, of which 128 is 0, and the rows' scales; `left_out` as in `without`."""
+    def values(
+        rows: torch.Tensor, left_out: torch.Tensor | None, ratio: float
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """As `quantise_rows`."""
         if (kernel := kernel_or_none()) is not None:
-            return quantise_rows(kernel, rows, left_out)
+            return quantise_rows(kernel, rows, left_out, ratio)
+        if stands_out(rows, ratio):
+            return None
         rows = without(rows, left_out)
         scales = row_sizes(rows) / 127
         factors = 1 / scales
@@ -257,9 +281,13 @@ class FbgemmWeights:
         self._packed = torch.ops.quantized.linear_prepack(quantised, None)
 
     @staticmethod
-    def values(rows: torch.Tensor, left_out: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def values(
+        rows: torch.Tensor, left_out: torch.Tensor | None, ratio: float
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return rows that all reach to 1 or -1, as the kernel, which has one scale for all rows, quantises them, and
-        the rows' scales; `left_out` as in `without`."""
+        the rows' scales; else as `quantise_rows`."""
+        if stands_out(rows, ratio):
+            return None
         rows = without(rows, left_out)
         scales = row_sizes(rows)
         return rows / scales, scales
@@ -299,8 +327,12 @@ class TorchInt4Weights:
         self._packed = tensors["packed"]
         self._scales_zeros = tensors["scales_zeros"]
 
-    def product(self, rows: torch.Tensor, left_out: torch.Tensor | None = None) -> torch.Tensor:
+    def product(
+        self, rows: torch.Tensor, left_out: torch.Tensor | None = None, ratio: float = 0.0
+    ) -> torch.Tensor | None:
         """As `PackedWeights`."""
+        if stands_out(rows, ratio):
+            return None
         values = without(rows, left_out).bfloat16()
         product = torch._weight_int4pack_mm_for_cpu(values, self._packed, GROUP, self._scales_zeros)
         output: torch.Tensor = product.float()

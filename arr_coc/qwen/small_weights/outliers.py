@@ -117,9 +117,9 @@ class OutlierColumns:
         self._columns = KernelColumns(inputs, outputs, self._places.data_ptr(), self._kept.data_ptr(), address)
         self._address = ctypes.addressof(self._columns)
 
-    def find(self, rows: torch.Tensor) -> torch.Tensor | None:
+    def find(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the channels that stand out in contiguous rows float32 [N, inputs], in order: int64 [K]. If there are
-        too many, those with the largest sum of squares, relative to each row. None if none does."""
+        too many, those with the largest sum of squares, relative to each row."""
         if self._kernel is not None:
             return find_outliers(self._kernel, rows, RATIO, self._most)
         return _find(rows, self._most)
@@ -161,13 +161,11 @@ class OutlierColumns:
         self._channels.update(new)
 
 
-def _find(rows: torch.Tensor, most: int) -> torch.Tensor | None:
+def _find(rows: torch.Tensor, most: int) -> torch.Tensor:
     """As `OutlierColumns.find`, without the kernel."""
     sizes = rows.abs()
     largest = sizes.amax(dim=1, keepdim=True)
     limits = RATIO * sizes.mean(dim=1, keepdim=True)
-    if not (largest > limits).any():
-        return None
     # What stands out counts as the limit from here on, so that many such values do not hide smaller ones.
     for _ in range(2):
         limits = RATIO * sizes.minimum(limits).mean(dim=1, keepdim=True)

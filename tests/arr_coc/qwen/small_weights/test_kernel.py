@@ -17,7 +17,7 @@ from arr_coc.qwen.small_weights.kernel import (
     load_kernel,
     quantise_rows,
 )
-from arr_coc.qwen.small_weights.outliers import OutlierColumns
+from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns
 from tests.support.stores import require
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -97,12 +97,18 @@ def test_channels_that_stand_out_are_exact(library: Path, bits: int, shape: tupl
     for count in ROWS:
         rows = torch.randn(count, shape[1])
         rows[0, [9, 63, 70]] = torch.tensor([300.0, -2000.0, 99.0])
+        assert packed.product(rows, ratio=RATIO) is None
+        assert quantise_rows(load_kernel(library), rows, None, RATIO) is None
         channels = columns.find(rows)
-        assert channels is not None
         assert channels.tolist() == [9, 63, 70]
         apart = packed.product(rows, channels)
-        assert torch.equal(apart, packed.product(rows.index_fill(1, channels, 0)))
-        values, scales = quantise_rows(load_kernel(library), rows, channels)
+        again = packed.product(rows.index_fill(1, channels, 0))
+        quantised = quantise_rows(load_kernel(library), rows, channels)
+        assert apart is not None
+        assert again is not None
+        assert quantised is not None
+        assert torch.equal(apart, again)
+        values, scales = quantised
         ordinary = in_8_bits(rows.index_fill(1, channels, 0), 1)
         torch.testing.assert_close((values.float() - 128) * scales, ordinary, atol=0.04, rtol=0)
         expected = apart.double() + rows.double()[:, channels] @ expanded.t()[channels]
