@@ -46,7 +46,7 @@ MOTION = Extension(
 LINEAR = Extension(
     "arr_coc.qwen.small_weights.linear",
     sources=["kernels/linear.cpp"],
-    depends=["kernels/linear.h"],
+    depends=["kernels/linear.h", "kernels/linear_amx.h"],
     # Calls of OpenMP are left open: the library that torch has loaded serves them.
     extra_compile_args=[*OPTIONS, "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fopenmp"],
     language="c++",

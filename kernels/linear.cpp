@@ -7,7 +7,10 @@
 #include <cstring>
 #include <vector>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 // Weights [outputs, inputs] as codes of 8 or 4 bits; inputs are `padded` to whole groups, which share a scale and a least
@@ -49,6 +52,9 @@ constexpr int64_t ADDED = 512;
 #define DOT(sums, codes, values) ((ints)_mm512_dpbusd_epi32((__m512i)(sums), (__m512i)(codes), (__m512i)(values)))
 namespace v4 {
 #include "linear.h"
+}
+namespace amx {
+#include "linear_amx.h"
 }
 #undef LANES
 #undef TILE4
@@ -109,23 +115,24 @@ struct Variant {
     decltype(&plain::panel<4>) panel4, panel8;
 };
 
-#define VARIANT(name, set, panel8) \
-    {name, set::OUTPUTS, set::quantise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, set::panel<4>, panel8}
+#define VARIANT(name, set, panel4, panel8) \
+    {name, set::OUTPUTS, set::quantise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, panel4, panel8}
 static const Variant variants[] = {
 #if defined(__x86_64__)
-    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<8>),
-    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<8>),
-    VARIANT("x86-64-v3", v3, nullptr),
+    VARIANT("AMX", v4, amx::panel<4>, amx::panel<8>),
+    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<4>, v4::panel<8>),
+    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<4>, v3_vnni::panel<8>),
+    VARIANT("x86-64-v3", v3, v3::panel<4>, nullptr),
 #endif
-    VARIANT("baseline", plain, plain::panel<8>),
+    VARIANT("baseline", plain, plain::panel<4>, plain::panel<8>),
 };
 
 static const Variant &choose() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni")) return variants[0];
-    if (!__builtin_cpu_supports("x86-64-v3")) return variants[3];
-    return variants[__builtin_cpu_supports("avxvnni") ? 1 : 2];
+    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni")) return variants[amx::is_available ? 0 : 1];
+    if (!__builtin_cpu_supports("x86-64-v3")) return variants[4];
+    return variants[__builtin_cpu_supports("avxvnni") ? 2 : 3];
 #else
     return variants[0];
 #endif
@@ -133,8 +140,9 @@ static const Variant &choose() {
 
 static const Variant &chosen = choose();
 
-// Rows that are multiplied before the next ones are quantised, so that they stay in a core's second cache.
-constexpr int64_t ROWS = 240;
+// Rows that are multiplied before the next ones are quantised, so that they stay in a core's second cache; and those behind the last
+// one that an instruction set may read, though it does not use them.
+constexpr int64_t ROWS = 240, SLACK = 31;
 
 // Rows from which on threads share the search for outliers, and channels that a thread takes at once.
 constexpr int64_t SHARED_ROWS = 8, CHANNELS = 256;
@@ -185,9 +193,9 @@ int32_t linear_product(const Weights *weights, const float *rows, int64_t count,
     static thread_local std::vector<float> scales;
     const auto panel = w.bits == 4 ? chosen.panel4 : chosen.panel8;
     const int64_t most = std::min(count, ROWS), groups = w.padded / w.group;
-    held.resize(std::max(held.size(), size_t(most * w.padded)));
-    scales.resize(std::max(scales.size(), size_t(2 * most * groups)));
-    const Values values = {held.data(), scales.data(), scales.data() + most * groups};
+    held.resize(std::max(held.size(), size_t((most + SLACK) * w.padded)));
+    scales.resize(std::max(scales.size(), size_t(2 * (most + SLACK) * groups)));
+    const Values values = {held.data(), scales.data(), scales.data() + (most + SLACK) * groups};
     for (int64_t first = 0; first < count; first += ROWS) {
         const int64_t part = std::min(ROWS, count - first);
         bool found = false;

@@ -21,7 +21,7 @@ from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns
 from tests.support.stores import require
 
 ROOT = Path(__file__).resolve().parents[4]
-SETS = {"v4": "avx512_vnni", "v3_vnni": "avx_vnni", "v3": "avx2", "plain": ""}
+SETS = {"amx": "amx_int8", "v4": "avx512_vnni", "v3_vnni": "avx_vnni", "v3": "avx2", "plain": ""}
 """Variants of the kernel in its order, with the flag of /proc/cpuinfo that each needs, if any."""
 ROWS = (1, 2, 7, 12, 29, 250)
 
