@@ -8,6 +8,15 @@ using v4::ints, v4::load, v4::vec, v4::widened;
 // Rows, outputs and inputs of a tile.
 constexpr int SIDE = 16, INPUTS = 64;
 
+// Inputs of a block of outputs whose codes stay in a core's first cache while all rows are multiplied with them.
+constexpr int64_t CHUNK = 512;
+
+// Sums of two tiles of rows and two of outputs.
+struct alignas(64) Sums {
+    int32_t tiles[4][SIDE][SIDE];
+    int32_t (&operator[](int64_t tile))[SIDE][SIDE] { return tiles[tile]; }
+};
+
 // Rows from which on a tile pays.
 constexpr int64_t LEAST_ROWS = 8;
 
@@ -44,50 +53,62 @@ AMX static inline void write(const Weights &w, const vec *totals, int64_t rows, 
     if (w.bias != nullptr) std::memcpy(&bias, w.bias + output, size_t(count) * 4);
     for (int64_t r = 0; r < rows; r++) {
         const vec sum = totals[r] + bias;
-        std::memcpy(out + r * w.outputs + output, &sum, size_t(count) * 4);
+        float *const to = out + r * w.outputs + output;
+        if (count == SIDE) std::memcpy(to, &sum, sizeof sum);  // a size that is known is one store
+        else std::memcpy(to, &sum, size_t(count) * 4);
     }
 }
 
-// The outputs of a block from `output` on for 32 rows at most, of weights in 8 bits.
-AMX static void rows8(const Weights &w, const Values &from, int64_t rows, int64_t output, float *out) {
-    const int64_t groups = w.padded / w.group, stride = 4 * v4::OUTPUTS;
-    const uint8_t *codes = w.packed + output * (w.padded + groups * 8);
-    alignas(64) int32_t sums[4][SIDE][SIDE];
-    alignas(64) vec totals[4][SIDE] = {};
-    for (int64_t group = 0; group < groups; group++) {
-        const int8_t *values = from.values + group * w.group;
+// Adds the products of inputs from `first` on to the sums of 32 rows at most and a block of outputs, of weights in 8 bits with one
+// scale for an output.
+AMX static void add8(const Weights &w, const uint8_t *codes, const int8_t *values, int64_t rows, int64_t first, Sums &sums) {
+    const int64_t stride = 4 * v4::OUTPUTS, last = std::min(first + CHUNK, w.padded);
+    if (first == 0) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
-        for (int64_t k = 0; k < w.group; k += INPUTS, codes += INPUTS * v4::OUTPUTS) {
-            _tile_loadd(4, values + k, w.padded);
-            _tile_loadd(6, codes, stride);
-            _tile_loadd(7, codes + 4 * SIDE, stride);
-            _tile_dpbsud(0, 4, 6);
-            _tile_dpbsud(1, 4, 7);
-            if (rows <= SIDE) continue;
-            _tile_loadd(5, values + k + SIDE * w.padded, w.padded);
-            _tile_dpbsud(2, 5, 6);
-            _tile_dpbsud(3, 5, 7);
-        }
-        _tile_stored(0, sums[0], 4 * SIDE);
-        _tile_stored(1, sums[1], 4 * SIDE);
-        _tile_stored(2, sums[2], 4 * SIDE);
-        _tile_stored(3, sums[3], 4 * SIDE);
-        for (int64_t r = 0; r < rows; r++) {
-            for (int c = 0; c < 2; c++) {
-                const vec scale = load<vec>(codes + c * 4 * SIDE), least = load<vec>(codes + stride + c * 4 * SIDE);
-                const int tile = int(r / SIDE * 2 + c);
-                totals[tile][r % SIDE] += __builtin_convertvector(load<ints>(sums[tile][r % SIDE]), vec) * scale * from.scales[r * groups + group] +
-                                          least * from.shifts[r * groups + group];
-            }
-        }
-        codes += 2 * stride;
+    } else {
+        _tile_loadd(0, sums[0], 4 * SIDE);
+        _tile_loadd(1, sums[1], 4 * SIDE);
+        _tile_loadd(2, sums[2], 4 * SIDE);
+        _tile_loadd(3, sums[3], 4 * SIDE);
     }
-    for (int tile = 0; tile < 4; tile++) {
-        const int64_t first = tile / 2 * SIDE;
-        write(w, totals[tile], std::clamp<int64_t>(rows - first, 0, SIDE), output + tile % 2 * SIDE, out + first * w.outputs);
+    for (int64_t k = first; k < last; k += INPUTS) {
+        _tile_loadd(4, values + k, w.padded);
+        _tile_loadd(6, codes + k * v4::OUTPUTS, stride);
+        _tile_loadd(7, codes + k * v4::OUTPUTS + 4 * SIDE, stride);
+        _tile_dpbsud(0, 4, 6);
+        _tile_dpbsud(1, 4, 7);
+        if (rows <= SIDE) continue;
+        _tile_loadd(5, values + k + SIDE * w.padded, w.padded);
+        _tile_dpbsud(2, 5, 6);
+        _tile_dpbsud(3, 5, 7);
+    }
+    _tile_stored(0, sums[0], 4 * SIDE);
+    _tile_stored(1, sums[1], 4 * SIDE);
+    _tile_stored(2, sums[2], 4 * SIDE);
+    _tile_stored(3, sums[3], 4 * SIDE);
+}
+
+// The outputs of a block from `output` on for `count` rows, of weights in 8 bits.
+AMX static void panel8(const Weights &w, const Values &from, int64_t count, int64_t output, float *out) {
+    static thread_local std::vector<Sums> held;
+    const uint8_t *codes = w.packed + output * (w.padded + 8), *scales = codes + w.padded * v4::OUTPUTS;
+    held.resize(std::max(held.size(), size_t(count / (2 * SIDE) + 1)));
+    for (int64_t k = 0; k < w.padded; k += CHUNK)
+        for (int64_t row = 0; row < count; row += 2 * SIDE)
+            add8(w, codes, from.values + row * w.padded, count - row, k, held[size_t(row / (2 * SIDE))]);
+    for (int64_t row = 0; row < count; row += SIDE) {
+        const int64_t rows = std::min<int64_t>(SIDE, count - row);
+        for (int c = 0; c < 2; c++) {
+            const vec scale = load<vec>(scales + c * 4 * SIDE), least = load<vec>(scales + 4 * v4::OUTPUTS + c * 4 * SIDE);
+            vec totals[SIDE];
+            for (int64_t r = 0; r < rows; r++)
+                totals[r] = __builtin_convertvector(load<ints>(held[size_t(row / (2 * SIDE))][row / SIDE % 2 * 2 + c][r]), vec) * scale * from.scales[row + r] +
+                            least * from.shifts[row + r];
+            write(w, totals, rows, output + c * SIDE, out + row * w.outputs);
+        }
     }
 }
 
@@ -135,22 +156,20 @@ AMX static void rows4(const Weights &w, const uint8_t *bytes, const Values &from
 // The outputs of a block for `count` rows.
 template <int BITS> AMX static void panel(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
     static thread_local std::vector<uint8_t> bytes;
-    const int64_t groups = w.padded / w.group;
-    if (count >= LEAST_ROWS && (BITS == 8 || w.group == INPUTS)) {
-        const Tiles tiles;
-        if (BITS == 4) {
-            bytes.resize(size_t(w.padded * v4::OUTPUTS));
-            expand(w, output, bytes.data());
-            __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
-        }
-        while (count >= LEAST_ROWS) {
-            const int64_t rows = std::min<int64_t>(count, BITS == 4 ? SIDE : 2 * SIDE);
-            if (BITS == 8) rows8(w, from, rows, output, out);
-            else for (int part = 0; part < 2; part++) rows4(w, bytes.data(), from, rows, output, part, out);
-            from = {from.values + rows * w.padded, from.scales + rows * groups, from.shifts + rows * groups};
-            out += rows * w.outputs;
-            count -= rows;
-        }
+    const int64_t groups = w.padded / w.group, tiled = count % SIDE < LEAST_ROWS ? count - count % SIDE : count;
+    if (tiled == 0 || w.group != (BITS == 8 ? w.padded : INPUTS)) return v4::panel<BITS>(w, from, count, output, out);
+    const Tiles tiles;
+    if constexpr (BITS == 8) {
+        panel8(w, from, tiled, output, out);
+    } else {
+        bytes.resize(size_t(w.padded * v4::OUTPUTS));
+        expand(w, output, bytes.data());
+        __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
+        for (int64_t row = 0; row < tiled; row += SIDE)
+            for (int part = 0; part < 2; part++)
+                rows4(w, bytes.data(), {from.values + row * w.padded, from.scales + row * groups, from.shifts + row * groups},
+                      std::min<int64_t>(SIDE, tiled - row), output, part, out + row * w.outputs);
     }
-    if (count) v4::panel<BITS>(w, from, count, output, out);
+    from = {from.values + tiled * w.padded, from.scales + tiled * groups, from.shifts + tiled * groups};
+    if (tiled < count) v4::panel<BITS>(w, from, count - tiled, output, out + tiled * w.outputs);
 }
