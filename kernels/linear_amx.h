@@ -12,7 +12,7 @@ constexpr int SIDE = 16, INPUTS = 64;
 constexpr int64_t CHUNK = 512;
 
 // Sums of two tiles of rows and two of outputs.
-struct alignas(64) Sums {
+struct Sums {
     int32_t tiles[4][SIDE][SIDE];
     int32_t (&operator[](int64_t tile))[SIDE][SIDE] { return tiles[tile]; }
 };
@@ -46,13 +46,13 @@ struct Tiles {
 };
 
 // Writes rows of totals, one of 16 outputs each, as far as the weights have these outputs.
-AMX static inline void write(const Weights &w, const vec *totals, int64_t rows, int64_t output, float *out) {
+AMX static inline void write(const Weights &w, const float *totals, int64_t rows, int64_t output, float *out) {
     const int64_t count = std::min<int64_t>(SIDE, w.outputs - output);
     if (count <= 0) return;
     vec bias = {};
     if (w.bias != nullptr) std::memcpy(&bias, w.bias + output, size_t(count) * 4);
     for (int64_t r = 0; r < rows; r++) {
-        const vec sum = totals[r] + bias;
+        const vec sum = load<vec>(totals + r * SIDE) + bias;
         float *const to = out + r * w.outputs + output;
         if (count == SIDE) std::memcpy(to, &sum, sizeof sum);  // a size that is known is one store
         else std::memcpy(to, &sum, size_t(count) * 4);
@@ -103,11 +103,13 @@ AMX static void panel8(const Weights &w, const Values &from, int64_t count, int6
         const int64_t rows = std::min<int64_t>(SIDE, count - row);
         for (int c = 0; c < 2; c++) {
             const vec scale = load<vec>(scales + c * 4 * SIDE), least = load<vec>(scales + 4 * v4::OUTPUTS + c * 4 * SIDE);
-            vec totals[SIDE];
-            for (int64_t r = 0; r < rows; r++)
-                totals[r] = __builtin_convertvector(load<ints>(held[size_t(row / (2 * SIDE))][row / SIDE % 2 * 2 + c][r]), vec) * scale * from.scales[row + r] +
-                            least * from.shifts[row + r];
-            write(w, totals, rows, output + c * SIDE, out + row * w.outputs);
+            float totals[SIDE][SIDE];
+            for (int64_t r = 0; r < rows; r++) {
+                const ints sum = load<ints>(held[size_t(row / (2 * SIDE))][row / SIDE % 2 * 2 + c][r]);
+                const vec total = __builtin_convertvector(sum, vec) * scale * from.scales[row + r] + least * from.shifts[row + r];
+                std::memcpy(totals[r], &total, sizeof total);
+            }
+            write(w, totals[0], rows, output + c * SIDE, out + row * w.outputs);
         }
     }
 }
@@ -125,51 +127,75 @@ AMX static void expand(const Weights &w, int64_t output, uint8_t *to) {
             }
 }
 
-// 16 outputs from `output` on, the number `part` of a block, for 16 rows at most, of weights in 4 bits in groups of INPUTS. Tiles of
-// one group are multiplied while the sums of the one before are scaled, which takes longer.
-AMX static void rows4(const Weights &w, const uint8_t *bytes, const Values &from, int64_t rows, int64_t output, int part, float *out) {
-    const int64_t groups = w.padded / INPUTS, stride = 4 * v4::OUTPUTS, size = (INPUTS / 2 + 4) * v4::OUTPUTS;
-    const uint8_t *scales = w.packed + output * (w.padded / 2 + groups * 4) + INPUTS / 2 * v4::OUTPUTS + part * 2 * SIDE;
-    bytes += part * 4 * SIDE;
-    alignas(64) int32_t sums[2][SIDE][SIDE];
-    vec totals[SIDE] = {};
-    for (int64_t group = 0; group <= groups; group++) {
-        if (group < groups) {
-            _tile_zero(0);
-            _tile_loadd(1, from.values + group * INPUTS, w.padded);
-            _tile_loadd(2, bytes + group * INPUTS * v4::OUTPUTS, stride);
-            _tile_dpbsud(0, 1, 2);
-            _tile_stored(0, sums[group % 2], 4 * SIDE);
+// Multiplies 16 rows with 16 outputs, of a group of inputs, by a tile that the compiler has to know by its number.
+#define MULTIPLY_GROUP(TILE, VALUES, PADDED, BYTES, GROUP, SUMS)                    \
+    _tile_zero(TILE);                                                               \
+    _tile_loadd(4, VALUES + (GROUP) * INPUTS, PADDED);                              \
+    _tile_loadd(5, BYTES + (GROUP) * INPUTS * v4::OUTPUTS, 4 * v4::OUTPUTS);        \
+    _tile_dpbsud(TILE, 4, 5);                                                       \
+    _tile_stored(TILE, SUMS[TILE], 4 * SIDE)
+
+// Adds the products of groups of inputs from `first` on, CHUNK inputs at most, to the totals of 16 rows and the 16 outputs of a block
+// whose bytes and scales begin there. Four groups are multiplied before the sums of the four before them are scaled, so that
+// nothing waits for a tile.
+AMX static void add4(const Weights &w, const uint8_t *bytes, const uint8_t *scales, const Values &from, int64_t first, float *totals) {
+    const int64_t groups = w.padded / INPUTS, last = std::min(first + CHUNK / INPUTS, groups), size = (INPUTS / 2 + 4) * v4::OUTPUTS;
+    Sums sums[2];
+    vec here[SIDE];
+    std::memcpy(here, totals, sizeof here);
+    for (int64_t group = first; group < last + 4; group += 4) {
+        Sums &next = sums[group / 4 % 2], &before = sums[1 - group / 4 % 2];
+        if (group < last) {
+            MULTIPLY_GROUP(0, from.values, w.padded, bytes, group, next);
         }
-        if (group > 0) {
-            const int64_t last = group - 1;
-            const vec scale = widened(scales + last * size), least = widened(scales + last * size + 2 * v4::OUTPUTS);
+        if (group + 1 < last) {
+            MULTIPLY_GROUP(1, from.values, w.padded, bytes, group + 1, next);
+        }
+        if (group + 2 < last) {
+            MULTIPLY_GROUP(2, from.values, w.padded, bytes, group + 2, next);
+        }
+        if (group + 3 < last) {
+            MULTIPLY_GROUP(3, from.values, w.padded, bytes, group + 3, next);
+        }
+        for (int64_t done = std::max(group - 4, first); done < std::min(group, last); done++) {
+            const vec scale = widened(scales + done * size), least = widened(scales + done * size + 2 * v4::OUTPUTS);
 #pragma GCC unroll 16
             for (int r = 0; r < SIDE; r++)
-                totals[r] += __builtin_convertvector(load<ints>(sums[last % 2][r]), vec) * scale * from.scales[r * groups + last] +
-                             least * from.shifts[r * groups + last];
+                here[r] += __builtin_convertvector(load<ints>(before[done % 4][r]), vec) * scale * from.scales[r * groups + done] +
+                                least * from.shifts[r * groups + done];
         }
     }
-    write(w, totals, rows, output + part * SIDE, out);
+    std::memcpy(totals, here, sizeof here);
+}
+
+// The outputs of a block from `output` on for `count` rows, of weights in 4 bits in groups of INPUTS.
+AMX static void panel4(const Weights &w, const Values &from, int64_t count, int64_t output, float *out) {
+    static thread_local std::vector<uint8_t> bytes;
+    static thread_local std::vector<float> totals;
+    const int64_t groups = w.padded / INPUTS;
+    const uint8_t *scales = w.packed + output * (w.padded / 2 + groups * 4) + INPUTS / 2 * v4::OUTPUTS;
+    bytes.resize(size_t(w.padded * v4::OUTPUTS));
+    totals.assign(size_t((count + SIDE - 1) * v4::OUTPUTS), 0);
+    expand(w, output, bytes.data());
+    __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
+    for (int64_t first = 0; first < groups; first += CHUNK / INPUTS)
+        for (int64_t row = 0; row < count; row += SIDE)
+            for (int c = 0; c < 2; c++)
+                add4(w, bytes.data() + c * 4 * SIDE, scales + c * 2 * SIDE,
+                     {from.values + row * w.padded, from.scales + row * groups, from.shifts + row * groups}, first,
+                     totals.data() + row * v4::OUTPUTS + c * SIDE * SIDE);
+    for (int64_t row = 0; row < count; row += SIDE)
+        for (int c = 0; c < 2; c++)
+            write(w, totals.data() + row * v4::OUTPUTS + c * SIDE * SIDE, std::min<int64_t>(SIDE, count - row), output + c * SIDE, out + row * w.outputs);
 }
 
 // The outputs of a block for `count` rows.
 template <int BITS> AMX static void panel(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
-    static thread_local std::vector<uint8_t> bytes;
     const int64_t groups = w.padded / w.group, tiled = count % SIDE < LEAST_ROWS ? count - count % SIDE : count;
     if (tiled == 0 || w.group != (BITS == 8 ? w.padded : INPUTS)) return v4::panel<BITS>(w, from, count, output, out);
     const Tiles tiles;
-    if constexpr (BITS == 8) {
-        panel8(w, from, tiled, output, out);
-    } else {
-        bytes.resize(size_t(w.padded * v4::OUTPUTS));
-        expand(w, output, bytes.data());
-        __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
-        for (int64_t row = 0; row < tiled; row += SIDE)
-            for (int part = 0; part < 2; part++)
-                rows4(w, bytes.data(), {from.values + row * w.padded, from.scales + row * groups, from.shifts + row * groups},
-                      std::min<int64_t>(SIDE, tiled - row), output, part, out + row * w.outputs);
-    }
+    if (BITS == 8) panel8(w, from, tiled, output, out);
+    else panel4(w, from, tiled, output, out);
     from = {from.values + tiled * w.padded, from.scales + tiled * groups, from.shifts + tiled * groups};
     if (tiled < count) v4::panel<BITS>(w, from, count - tiled, output, out + tiled * w.outputs);
 }
