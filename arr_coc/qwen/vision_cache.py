@@ -15,7 +15,7 @@ from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import PixelNormalisation
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.vision import PATCHES, VisualTokens
+from arr_coc.qwen.vision import PATCHES, VisualTokens, attention_dtype
 from arr_coc.texture.regions import token_positions
 from arr_coc.types import REGION_SHAPES, TileGrid, TokenPacket
 
@@ -292,7 +292,8 @@ class RegionSize:
     head_dim: int
     outputs: int
     width: int
-    value_bytes: int
+    key_bytes: int
+    output_bytes: int
     pixel_bytes: int
 
     @classmethod
@@ -306,14 +307,15 @@ class RegionSize:
             outputs=1
             + (len(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else 0),
             width=qwen.language_model.embed_tokens.embedding_dim,
-            value_bytes=key.dtype.itemsize,
+            key_bytes=attention_dtype(tower).itemsize,
+            output_bytes=key.dtype.itemsize,
             pixel_bytes=math.prod(key.tile_shape),
         )
 
     @property
     def bytes(self) -> int:
-        values = 2 * self.layers * PATCHES * self.heads * self.head_dim + self.outputs * self.width
-        return values * self.value_bytes + self.pixel_bytes
+        keys = 2 * self.layers * PATCHES * self.heads * self.head_dim
+        return keys * self.key_bytes + self.outputs * self.width * self.output_bytes + self.pixel_bytes
 
     def most_slots(self, limit_mb: float) -> int:
         """Return the number of slots that fit the limit."""
@@ -330,7 +332,7 @@ class RegionSize:
 class VisionKVCache:
     """Keys, values and outputs of the regions of one epoch, in a fixed number of slots.
 
-    `keys_values` [layers, 2, slots, 4, heads, head_dim]; `outputs` [1 + deepstack, slots, D]: embeddings, then each
+    `keys_values` [layers, 2, slots, 4, heads, head_dim], in `attention_dtype`; `outputs` [1 + deepstack, slots, D]: embeddings, then each
     deepstack level. `frames` have been encoded, `since_all` of them since the last full encoding. `drift`: see
     `VisionStats`.
     """
@@ -339,7 +341,7 @@ class VisionKVCache:
         self.key = key
         self.bytes = slots * size.bytes
         shape = (size.layers, 2, slots, PATCHES, size.heads, size.head_dim)
-        self.keys_values = torch.empty(shape, dtype=key.dtype, device=key.device)
+        self.keys_values = torch.empty(shape, dtype=attention_dtype(key.tower), device=key.device)
         outputs = (size.outputs, slots, size.width)
         self.outputs = torch.empty(outputs, dtype=key.dtype, device=key.device)
         self.slots = RegionSlotTable(slots, key.tile_shape, key.pixels_on)

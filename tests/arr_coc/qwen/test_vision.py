@@ -175,14 +175,16 @@ def test_patches_are_rotated_in_blocks_to_the_same_numbers(dtype: torch.dtype, b
     rows = torch.randn(batch, patches, 3, 8, 128).to(dtype)[:, :, :2]
     assert patches == 1 or rows.numel() > 2 * BLOCK_NUMBERS, "several blocks"
     angles = torch.randn(batch, patches, 1, 1, 128)
-    assert torch.equal(rotate_patches(rows, angles.cos(), angles.sin()), rotate(rows, angles.cos(), angles.sin()))
+    assert torch.equal(
+        rotate_patches(rows, angles.cos(), angles.sin(), rows.dtype), rotate(rows, angles.cos(), angles.sin())
+    )
 
 
 def test_a_gradient_passes_through_the_rotation() -> None:
     rows = torch.randn(1, 8, 2, 2, 16, requires_grad=True)
     angles = torch.randn(1, 8, 1, 1, 16)
-    rotate_patches(rows, angles.cos(), angles.sin()).square().sum().backward()
+    rotate_patches(rows, angles.cos(), angles.sin(), rows.dtype).square().sum().backward()
     assert rows.grad is not None
     assert rows.grad.abs().min() > 0
     with torch.no_grad():
-        assert not rotate_patches(rows, angles.cos(), angles.sin()).requires_grad
+        assert not rotate_patches(rows, angles.cos(), angles.sin(), rows.dtype).requires_grad
