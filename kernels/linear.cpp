@@ -109,6 +109,7 @@ struct Variant {
     const char *name;
     int64_t outputs;
     decltype(&plain::quantise) quantise;
+    decltype(&plain::activate) activate;
     decltype(&plain::outlier_limit) outlier_limit;
     decltype(&plain::add_columns) add_columns;
     decltype(&plain::column<4>) column4, column8;
@@ -116,7 +117,7 @@ struct Variant {
 };
 
 #define VARIANT(name, set, panel4, panel8) \
-    {name, set::OUTPUTS, set::quantise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, panel4, panel8}
+    {name, set::OUTPUTS, set::quantise, set::activate, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, panel4, panel8}
 static const Variant variants[] = {
 #if defined(__x86_64__)
     VARIANT("AMX", v4, amx::panel<4>, amx::panel<8>),
@@ -140,9 +141,9 @@ static const Variant &choose() {
 
 static const Variant &chosen = choose();
 
-// Rows that are multiplied before the next ones are quantised, so that they stay in a core's second cache; and those behind the last
-// one that an instruction set may read, though it does not use them.
-constexpr int64_t ROWS = 240, SLACK = 31;
+// Rows that are multiplied at most before the next ones are quantised, so that they stay in a core's second cache; and those behind
+// the last one that an instruction set may read, though it does not use them.
+constexpr int64_t ROWS = 320, SLACK = 31;
 
 // Rows from which on threads share the search for outliers, and channels that a thread takes at once.
 constexpr int64_t SHARED_ROWS = 8, CHANNELS = 256;
@@ -150,30 +151,40 @@ constexpr int64_t SHARED_ROWS = 8, CHANNELS = 256;
 // What `linear_outliers` found.
 static thread_local std::vector<int64_t> outliers;
 
-// Some channels.
-struct Channels {
-    const int64_t *list;
-    int64_t count;
+// Rows float32 [any number, inputs] as they are quantised: after their activation, if there is one (1), whose `gates`, likewise, may
+// be null; with zeros in the channels `left_out`; and unless `ratio` is above 0 and a value stands out by it.
+struct Rows {
+    const float *values, *gates;
+    int64_t inputs;
+    int32_t activation;
+    const int64_t *left_out;
+    int64_t left_count;
+    float ratio;
 };
 
-// As `quantise`, with zeros in the channels that are left out. If `ratio` is above 0 and a value stands out by it, returns true.
-static bool quantise_without(const Channels &left_out, float ratio, const float *row, int64_t inputs, int64_t padded, int64_t group,
-                             const Values &to) {
+// Quantises the row number `number`. Returns true, and does not, if a value stands out.
+static bool quantise_row(const Rows &from, int64_t number, int64_t padded, int64_t group, const Values &to) {
     static thread_local std::vector<float> copy;
-    if (ratio > 0 && chosen.outlier_limit(row, inputs, ratio) < INFINITY) return true;
-    if (left_out.count) {
-        copy.assign(row, row + inputs);
-        for (int64_t c = 0; c < left_out.count; c++) copy[size_t(left_out.list[c])] = 0;
+    const float *row = from.values + number * from.inputs;
+    if (from.activation || from.left_count) copy.resize(std::max(copy.size(), size_t(from.inputs)));
+    if (from.activation) {
+        chosen.activate(row, from.gates == nullptr ? nullptr : from.gates + number * from.inputs, from.inputs, copy.data());
         row = copy.data();
     }
-    chosen.quantise(row, inputs, padded, group, to);
+    if (from.ratio > 0 && chosen.outlier_limit(row, from.inputs, from.ratio) < INFINITY) return true;
+    if (from.left_count) {
+        if (row != copy.data()) std::copy(row, row + from.inputs, copy.data());
+        for (int64_t c = 0; c < from.left_count; c++) copy[size_t(from.left_out[c])] = 0;
+        row = copy.data();
+    }
+    chosen.quantise(row, from.inputs, padded, group, to);
     return false;
 }
 
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t linear_version() { return 3; }
+int32_t linear_version() { return 4; }
 
 // The instruction set that is used.
 const char *linear_set() { return chosen.name; }
@@ -184,27 +195,26 @@ int32_t linear_outputs() { return int32_t(chosen.outputs); }
 // Whether weights of 8 bits can be multiplied.
 int32_t linear_takes_8_bits() { return chosen.panel8 != nullptr; }
 
-// Multiplies rows float32 [count, inputs], but for the channels that are left out, by weights, and adds the bias: out float32
-// [count, outputs]. Returns 1 and goes no further if `ratio` is above 0 and a value stands out by it; else 0.
-int32_t linear_product(const Weights *weights, const float *rows, int64_t count, const int64_t *left_out, int64_t left_count,
-                       float ratio, float *out) {
+// Multiplies rows by weights and adds the bias: out float32 [count, outputs]. Returns 1 and goes no further if a value stands out;
+// else 0.
+int32_t linear_product(const Weights *weights, const Rows *rows, int64_t count, float *out) {
     const Weights &w = *weights;
     static thread_local std::vector<int8_t> held;
     static thread_local std::vector<float> scales;
     const auto panel = w.bits == 4 ? chosen.panel4 : chosen.panel8;
-    const int64_t most = std::min(count, ROWS), groups = w.padded / w.group;
+    const int64_t parts = (count + ROWS - 1) / ROWS, most = ((count + parts - 1) / parts + 31) / 32 * 32, groups = w.padded / w.group;
     held.resize(std::max(held.size(), size_t((most + SLACK) * w.padded)));
     scales.resize(std::max(scales.size(), size_t(2 * (most + SLACK) * groups)));
     const Values values = {held.data(), scales.data(), scales.data() + (most + SLACK) * groups};
-    for (int64_t first = 0; first < count; first += ROWS) {
-        const int64_t part = std::min(ROWS, count - first);
+    for (int64_t first = 0; first < count; first += most) {
+        const int64_t part = std::min(most, count - first);
         bool found = false;
 #pragma omp parallel
         {
 #pragma omp for reduction(|| : found)
             for (int64_t row = 0; row < part; row++)
-                found = quantise_without({left_out, left_count}, ratio, rows + (first + row) * w.inputs, w.inputs, w.padded, w.group,
-                                         {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups}) ||
+                found = quantise_row(*rows, first + row, w.padded, w.group,
+                                     {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups}) ||
                         found;
             if (!found) {
 #pragma omp for
@@ -217,18 +227,15 @@ int32_t linear_product(const Weights *weights, const float *rows, int64_t count,
     return 0;
 }
 
-// Quantises rows float32 [count, inputs], zeros in the channels that are left out: values uint8, of which 128 is 0, times
-// scales [count]. Returns 1 if `ratio` is above 0 and a value stands out by it; else 0.
-int32_t linear_quantise(const float *rows, int64_t count, int64_t inputs, const int64_t *left_out, int64_t left_count, float ratio,
-                        uint8_t *values, float *scales) {
+// Quantises rows: values uint8 [count, inputs], of which 128 is 0, times scales [count]. Returns as `linear_product`.
+int32_t linear_quantise(const Rows *rows, int64_t count, uint8_t *values, float *scales) {
+    const int64_t inputs = rows->inputs;
     bool found = false;
 #pragma omp parallel for reduction(|| : found)
     for (int64_t row = 0; row < count; row++) {
         uint8_t *to = values + row * inputs;
         float shift;
-        found = quantise_without({left_out, left_count}, ratio, rows + row * inputs, inputs, inputs, inputs,
-                                 {(int8_t *)to, scales + row, &shift}) ||
-                found;
+        found = quantise_row(*rows, row, inputs, inputs, {(int8_t *)to, scales + row, &shift}) || found;
         for (int64_t k = 0; k < inputs; k++) to[k] ^= 128;
     }
     return found;

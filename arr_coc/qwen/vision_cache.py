@@ -332,9 +332,9 @@ class RegionSize:
 class VisionKVCache:
     """Keys, values and outputs of the regions of one epoch, in a fixed number of slots.
 
-    `keys_values` [layers, 2, slots, 4, heads, head_dim], in `attention_dtype`; `outputs` [1 + deepstack, slots, D]: embeddings, then each
-    deepstack level. `frames` have been encoded, `since_all` of them since the last full encoding. `drift`: see
-    `VisionStats`.
+    `keys_values` [layers, 2, slots, 4, heads, head_dim], in `attention_dtype`; `outputs` [1 + deepstack, slots, D]:
+    embeddings, then each deepstack level. `frames` have been encoded, `since_all` of them since the last full encoding.
+    `drift`: see `VisionStats`.
     """
 
     def __init__(self, key: CacheKey, size: RegionSize, slots: int) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
+from arr_coc.qwen.small_weights.rows import Rows
 from arr_coc.texture.kernels import library_or_none, load_library
 
-VERSION = 3
+VERSION = 4
 """Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""
 
 ALIGNED_INPUTS = 64
@@ -41,6 +42,19 @@ class KernelColumns(ctypes.Structure):
     )
 
 
+class KernelRows(ctypes.Structure):
+    """`Rows` of kernels/linear.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("values", "gates")),
+        ("inputs", ctypes.c_int64),
+        ("activation", ctypes.c_int32),
+        ("left_out", ctypes.c_void_p),
+        ("left_count", ctypes.c_int64),
+        ("ratio", ctypes.c_float),
+    )
+
+
 def kernel_path() -> Path:
     """Return the path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("linear.abi3.so")
@@ -52,8 +66,8 @@ def load_kernel(path: Path) -> ctypes.CDLL:
     kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
     for name, result, arguments in (
-        ("linear_product", ctypes.c_int32, (pointer, pointer, number, pointer, number, real, pointer)),
-        ("linear_quantise", ctypes.c_int32, (pointer, number, number, pointer, number, real, pointer, pointer)),
+        ("linear_product", ctypes.c_int32, (pointer, pointer, number, pointer)),
+        ("linear_quantise", ctypes.c_int32, (pointer, number, pointer, pointer)),
         ("linear_outliers", number, (pointer, number, number, real, number)),
         ("linear_outlier_channels", None, (pointer,)),
         ("linear_add", None, (pointer, pointer, number, pointer, number, pointer)),
@@ -69,27 +83,18 @@ def kernel_or_none() -> ctypes.CDLL | None:
     return library_or_none(load_kernel, kernel_path())
 
 
-def quantise_rows(
-    kernel: ctypes.CDLL, rows: torch.Tensor, left_out: torch.Tensor | None, ratio: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return rows as uint8, of which 128 is 0, and their scales float32 [N, 1].
-
-    Args:
-        kernel: The compiled kernel.
-        rows: Contiguous rows float32 [N, inputs].
-        left_out: Inputs that are taken for zeros, int64 [K].
-        ratio: If above 0, None is returned if a value is larger by this than its row is on average.
-    """
-    values, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
-    stands_out = kernel.linear_quantise(
-        *(rows.data_ptr(), *rows.shape, *_listed(left_out), ratio), *(values.data_ptr(), scales.data_ptr())
-    )
+def quantise_rows(kernel: ctypes.CDLL, rows: Rows) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return rows as uint8, of which 128 is 0, and their scales float32 [N, 1]; None if a value stands out."""
+    values, scales = torch.empty(rows.values.shape, dtype=torch.uint8), torch.empty(len(rows.values), 1)
+    stands_out = kernel.linear_quantise(ctypes.byref(_passed(rows)), len(values), values.data_ptr(), scales.data_ptr())
     return None if stands_out else (values, scales)
 
 
-def _listed(channels: torch.Tensor | None) -> tuple[int | None, int]:
-    """Return the address of channels and their number."""
-    return (None, 0) if channels is None else (channels.data_ptr(), len(channels))
+def _passed(rows: Rows) -> KernelRows:
+    """Return rows as the kernel takes them."""
+    gates = None if rows.gates is None else rows.gates.data_ptr()
+    left_out = (None, 0) if rows.left_out is None else (rows.left_out.data_ptr(), len(rows.left_out))
+    return KernelRows(rows.values.data_ptr(), gates, rows.values.shape[1], rows.activated, *left_out, rows.ratio)
 
 
 def find_outliers(kernel: ctypes.CDLL, rows: torch.Tensor, ratio: float, most: int) -> torch.Tensor:
@@ -168,14 +173,11 @@ class PackedWeights:
         self._packed = tensors["packed"].view(self._packed.shape)
         self._weights.packed = self._packed.data_ptr()
 
-    def product(
-        self, rows: torch.Tensor, left_out: torch.Tensor | None = None, ratio: float = 0.0
-    ) -> torch.Tensor | None:
-        """Return contiguous rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs]. `left_out`
-        and `ratio` as in `quantise_rows`."""
-        output = torch.empty(len(rows), self._weights.outputs)
+    def product(self, rows: Rows) -> torch.Tensor | None:
+        """Return rows times the weights, plus the bias: float32 [N, outputs]; None if a value stands out."""
+        output = torch.empty(len(rows.values), self._weights.outputs)
         stands_out = self._kernel.linear_product(
-            *(self.address, rows.data_ptr(), len(rows), *_listed(left_out), ratio), output.data_ptr()
+            self.address, ctypes.byref(_passed(rows)), len(output), output.data_ptr()
         )
         return None if stands_out else output
 

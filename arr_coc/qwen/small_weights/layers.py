@@ -39,6 +39,7 @@ from arr_coc.qwen.cpu_precision import multiplies_int8
 from arr_coc.qwen.quantisation import SmallDtype
 from arr_coc.qwen.small_weights.kernel import PackedWeights, kernel_or_none, quantise_rows
 from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns, checkpoint_weights
+from arr_coc.qwen.small_weights.rows import Rows
 
 GROUP = 64
 """Inputs that share a scale and a least weight in 4 bits, which add half a bit to each weight."""
@@ -89,31 +90,45 @@ class SmallLinear(nn.Module):
         """Return the layer's output [..., out_features], float32."""
         if torch.is_grad_enabled() and input.requires_grad:
             raise OptionError("a model in int8 or int4 cannot be trained; load it in float32 or bfloat16")
-        rows = input.float().reshape(-1, self.in_features).contiguous()
-        if not len(rows):
-            output = rows.new_empty(0, self.out_features)
-        else:
-            ordinary = self._weights.product(rows, ratio=RATIO)
-            output = self._with_outliers(rows) if ordinary is None else ordinary
-        return output.view(*input.shape[:-1], self.out_features)
+        return self._multiplied(input, Rows(self._rows_of(input), ratio=RATIO))
+
+    def after_activation(self, input: torch.Tensor, gates: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the layer's output for the activation of its input, which is computed as rows are quantised.
+
+        Args:
+            input: [..., in_features], after which the GELU by tanh comes; with gates, what they are multiplied with.
+            gates: [..., in_features], of which the SiLU is taken.
+        """
+        rows = Rows(self._rows_of(input), True, None if gates is None else self._rows_of(gates), ratio=RATIO)
+        return self._multiplied(input, rows)
 
     def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return its tensors as the constructor takes them."""
         return self._weights.export_tensors() | ({} if self.bias is None else {"bias": self.bias})
 
-    def _with_outliers(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the output [N, out_features] for rows of which some channels stand out."""
-        channels = self.outliers.find(rows)
-        output = self._weights.product(rows, channels)
-        assert output is not None
-        self.outliers.add(rows, channels, output)
-        return output
+    def _rows_of(self, input: torch.Tensor) -> torch.Tensor:
+        return input.float().reshape(-1, self.in_features).contiguous()
+
+    def _multiplied(self, input: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Return the output for the rows of an input, in the input's shape."""
+        if not len(rows.values):
+            output: torch.Tensor | None = rows.values.new_empty(0, self.out_features)
+        else:
+            output = self._weights.product(rows)
+        if output is None:
+            # Some channels stand out.
+            rows = rows.computed()
+            channels = self.outliers.find(rows.values)
+            output = self._weights.product(rows.without(channels))
+            assert output is not None
+            self.outliers.add(rows.values, channels, output)
+        return output.view(*input.shape[:-1], self.out_features)
 
     def _expanded(self, channels: torch.Tensor) -> torch.Tensor:
         """Return the weights of some inputs, int64 [K], as float32 [K, out_features]."""
         rows = torch.zeros(len(channels), self.in_features)
         rows[torch.arange(len(channels)), channels] = 1
-        columns = self._weights.product(rows)
+        columns = self._weights.product(Rows(rows))
         assert columns is not None
         return columns if self.bias is None else columns - self.bias
 
@@ -193,11 +208,9 @@ class TorchInt8Weights:
         parts = zip(*(tensors[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
         self._parts = [self._kind(codes, scales) for codes, scales in parts]
 
-    def product(
-        self, rows: torch.Tensor, left_out: torch.Tensor | None = None, ratio: float = 0.0
-    ) -> torch.Tensor | None:
+    def product(self, rows: Rows) -> torch.Tensor | None:
         """As `PackedWeights`."""
-        quantised = self._kind.values(rows, left_out, ratio)
+        quantised = self._kind.values(rows)
         if quantised is None:
             return None
         values, scales = quantised
@@ -209,19 +222,6 @@ class TorchInt8Weights:
         if self._bias is None:
             return output.mul_(scales)
         return torch.addcmul(self._bias, output, scales, out=output)
-
-
-def without(rows: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
-    """Return rows [N, inputs] with zeros in some inputs, int64 [K]."""
-    return rows if left_out is None else rows.index_fill(1, left_out, 0)
-
-
-def stands_out(rows: torch.Tensor, ratio: float) -> bool:
-    """Return True if the ratio is above 0 and a value is larger by it than its row [N, inputs] is on average."""
-    if not ratio:
-        return False
-    sizes = rows.abs()
-    return bool((sizes.amax(dim=1) > ratio * sizes.mean(dim=1)).any())
 
 
 def row_sizes(rows: torch.Tensor) -> torch.Tensor:
@@ -239,22 +239,20 @@ class VnniWeights:
         self._zeros = torch.zeros(len(codes), dtype=torch.long)
 
     @staticmethod
-    def values(
-        rows: torch.Tensor, left_out: torch.Tensor | None, ratio: float
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def values(rows: Rows) -> tuple[torch.Tensor, torch.Tensor] | None:
         """As `quantise_rows`."""
         if (kernel := kernel_or_none()) is not None:
-            return quantise_rows(kernel, rows, left_out, ratio)
-        if stands_out(rows, ratio):
+            return quantise_rows(kernel, rows)
+        zeroed = rows.zeroed()
+        if zeroed is None:
             return None
-        rows = without(rows, left_out)
-        scales = row_sizes(rows) / 127
+        scales = row_sizes(zeroed) / 127
         factors = 1 / scales
-        values = torch.empty(rows.shape, dtype=torch.uint8)
-        count = max(1, CACHED_VALUES // rows.shape[1])
-        for begin in range(0, len(rows), count):
+        values = torch.empty(zeroed.shape, dtype=torch.uint8)
+        count = max(1, CACHED_VALUES // zeroed.shape[1])
+        for begin in range(0, len(zeroed), count):
             part = slice(begin, begin + count)
-            values[part] = (rows[part] * factors[part]).add_(128).round_()
+            values[part] = (zeroed[part] * factors[part]).add_(128).round_()
         return values, scales
 
     def product(self, values: torch.Tensor) -> torch.Tensor:
@@ -281,16 +279,14 @@ class FbgemmWeights:
         self._packed = torch.ops.quantized.linear_prepack(quantised, None)
 
     @staticmethod
-    def values(
-        rows: torch.Tensor, left_out: torch.Tensor | None, ratio: float
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def values(rows: Rows) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return rows that all reach to 1 or -1, as the kernel, which has one scale for all rows, quantises them, and
         the rows' scales; else as `quantise_rows`."""
-        if stands_out(rows, ratio):
+        zeroed = rows.zeroed()
+        if zeroed is None:
             return None
-        rows = without(rows, left_out)
-        scales = row_sizes(rows)
-        return rows / scales, scales
+        scales = row_sizes(zeroed)
+        return zeroed / scales, scales
 
     def product(self, values: torch.Tensor) -> torch.Tensor:
         """As `VnniWeights`."""
@@ -327,14 +323,12 @@ class TorchInt4Weights:
         self._packed = tensors["packed"]
         self._scales_zeros = tensors["scales_zeros"]
 
-    def product(
-        self, rows: torch.Tensor, left_out: torch.Tensor | None = None, ratio: float = 0.0
-    ) -> torch.Tensor | None:
+    def product(self, rows: Rows) -> torch.Tensor | None:
         """As `PackedWeights`."""
-        if stands_out(rows, ratio):
+        zeroed = rows.zeroed()
+        if zeroed is None:
             return None
-        values = without(rows, left_out).bfloat16()
-        product = torch._weight_int4pack_mm_for_cpu(values, self._packed, GROUP, self._scales_zeros)
+        product = torch._weight_int4pack_mm_for_cpu(zeroed.bfloat16(), self._packed, GROUP, self._scales_zeros)
         output: torch.Tensor = product.float()
         if self._bias is None:
             return output

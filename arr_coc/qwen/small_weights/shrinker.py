@@ -10,6 +10,7 @@ import torch
 
 from arr_coc.qwen.quantisation import SmallDtype
 from arr_coc.qwen.small_weights.cache import WeightCache
+from arr_coc.qwen.small_weights.feed_forward import use_small_feed_forward
 from arr_coc.qwen.small_weights.layers import find_sources, shrink_weights
 
 
@@ -30,12 +31,16 @@ class WeightShrinker:
         """Return the cached model; None if there is none that can be used."""
         model = None if self._cache is None else self._cache.load()
         if model is not None:
-            find_sources(model, self._folder)
+            self._finish(model)
         return model
 
     def shrink(self, model: Any, check: Callable[[str, torch.Tensor], None]) -> None:
         """Reduce the weights of a model that was just loaded, each after its `check`, and cache them."""
         shrink_weights(model, self._dtype, check)
-        find_sources(model, self._folder)
+        self._finish(model)
         if self._cache is not None:
             self._cache.save(model)
+
+    def _finish(self, model: Any) -> None:
+        find_sources(model, self._folder)
+        use_small_feed_forward(model)

@@ -18,6 +18,7 @@ from arr_coc.qwen.small_weights.kernel import (
     quantise_rows,
 )
 from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns
+from arr_coc.qwen.small_weights.rows import Rows
 from tests.support.stores import require
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -81,7 +82,7 @@ def test_a_product_is_the_references(library: Path, bits: int, shape: tuple[int,
             expected = in_8_bits(rows, shape[1] // 64 if bits == 4 else 1).double() @ expanded.t()
             if bias is not None:
                 expected += bias
-            product = packed.product(rows)
+            product = packed.product(Rows(rows))
             # A value halfway between two may be rounded to either.
             assert float((product - expected).norm() / expected.norm()) < 1e-4
             assert float((product - expected).abs().median() / expected.abs().median()) < 1e-6
@@ -97,13 +98,13 @@ def test_channels_that_stand_out_are_exact(library: Path, bits: int, shape: tupl
     for count in ROWS:
         rows = torch.randn(count, shape[1])
         rows[0, [9, 63, 70]] = torch.tensor([300.0, -2000.0, 99.0])
-        assert packed.product(rows, ratio=RATIO) is None
-        assert quantise_rows(load_kernel(library), rows, None, RATIO) is None
+        assert packed.product(Rows(rows, ratio=RATIO)) is None
+        assert quantise_rows(load_kernel(library), Rows(rows, ratio=RATIO)) is None
         channels = columns.find(rows)
         assert channels.tolist() == [9, 63, 70]
-        apart = packed.product(rows, channels)
-        again = packed.product(rows.index_fill(1, channels, 0))
-        quantised = quantise_rows(load_kernel(library), rows, channels)
+        apart = packed.product(Rows(rows).without(channels))
+        again = packed.product(Rows(rows.index_fill(1, channels, 0)))
+        quantised = quantise_rows(load_kernel(library), Rows(rows).without(channels))
         assert apart is not None
         assert again is not None
         assert quantised is not None
@@ -120,7 +121,7 @@ def test_rows_of_any_size_and_without_a_number(library: Path) -> None:
     packed, expanded = weights_of(library, 4, (64, 64), None)
     rows = torch.randn(6, 64) * torch.tensor([[1e-38], [1e-20], [1.0], [1e20], [1.0], [1.0]])
     rows[4, 3], rows[5, 60] = float("nan"), float("inf")
-    product = packed.product(rows)
+    product = packed.product(Rows(rows))
     assert product[0].abs().max() < 1e-30
     for row in (1, 2, 3):
         expected = in_8_bits(rows[row : row + 1], 1).double() @ expanded.t()
@@ -135,8 +136,41 @@ def test_threads_share_the_outputs() -> None:
     packed, _ = weights_of(kernel_path(), 4, (512, 4 * ALIGNED_INPUTS), None)
     rows, threads = torch.randn(9, 4 * ALIGNED_INPUTS), torch.get_num_threads()
     torch.set_num_threads(1)
-    by_one = packed.product(rows)
+    by_one = packed.product(Rows(rows))
     torch.set_num_threads(2)
-    by_two = packed.product(rows)
+    by_two = packed.product(Rows(rows))
     torch.set_num_threads(threads)
     assert torch.equal(by_one, by_two)
+
+
+@pytest.mark.parametrize(("bits", "shape"), [(4, (64, 128)), (8, (128, 192)), (8, (75, 100))])
+def test_rows_are_multiplied_after_their_activation(library: Path, bits: int, shape: tuple[int, int]) -> None:
+    if bits == 8 and not load_kernel(library).linear_takes_8_bits():
+        pytest.skip("this instruction set has no exact products of 8 bits")
+    torch.manual_seed(0)
+    packed, _ = weights_of(library, bits, shape, None)
+    for count in ROWS:
+        values, gates = 3 * torch.randn(2, count, shape[1])
+        values[0, :6] = torch.tensor([0.0, -100.0, 100.0, -0.0, 1e-20, -5.0])
+        for given in (None, gates):
+            rows = Rows(values, True, given)
+            expected = packed.product(rows.computed())
+            product = packed.product(rows)
+            assert expected is not None
+            assert product is not None
+            assert float((product - expected).norm() / expected.norm()) < 1e-3
+            # a value halfway between two may be rounded to either, and most are not
+            assert float((product - expected).abs().median() / expected.abs().median()) < 1e-5
+
+
+def test_activations_are_those_of_torch(library: Path) -> None:
+    values = torch.linspace(-12, 12, 127 * 64).view(64, -1).t().contiguous()
+    kernel = load_kernel(library)
+    for gates in (None, values.flip(0)):
+        expected = Rows(values, True, gates).computed().values
+        quantised = quantise_rows(kernel, Rows(values, True, gates))
+        assert quantised is not None
+        numbers, scales = quantised
+        largest = expected.abs().amax(dim=1, keepdim=True)
+        torch.testing.assert_close(scales * 127, largest, rtol=1e-5, atol=1e-9)
+        assert float((((numbers.float() - 128) * scales - expected).abs() / largest).max()) < 0.501 / 127

@@ -26,6 +26,7 @@ from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.quantisation import SMALL_DTYPES, SmallDtype, check_small_dtype
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.small_weights import layers, shrinker
+from arr_coc.qwen.small_weights.feed_forward import GatedFeedForward, GeluFeedForward
 from arr_coc.qwen.small_weights.layers import GROUP, Int4Linear, Int8Linear, SmallLinear
 from arr_coc.types import FrameStamp
 from evaluation.strategies.base import TiledFrame
@@ -133,7 +134,8 @@ def logits(qwen: QwenVL) -> torch.Tensor:
     return torch.stack([first, decode_one_token(qwen, torch.tensor(9), part.position, cache.kv)])
 
 
-def expand(model: nn.Module) -> None:
+def expand(model: nn.Module, stock: nn.Module) -> None:
+    """Give a model its small weights in floating point, and the feed-forward layers of a stock one."""
     for name, module in list(model.named_modules()):
         if isinstance(module, SmallLinear):
             linear = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None)
@@ -141,6 +143,8 @@ def expand(model: nn.Module) -> None:
                 {"weight": expanded(module)} | ({} if module.bias is None else {"bias": module.bias})
             )
             model.set_submodule(name, linear.requires_grad_(False))
+        elif isinstance(module, (GatedFeedForward, GeluFeedForward)):
+            module.__class__ = type(stock.get_submodule(name))
 
 
 def family_folder(tmp_path: Path, family: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -169,7 +173,7 @@ def test_a_model_of_every_family(
     assert small.decodes_plainly
     assert vars(Costs(small)) == vars(Costs(plain))
     small_logits = logits(small)
-    expand(small.model)
+    expand(small.model, plain.model)
     assert error(small_logits, logits(small)) < 0.1
     assert error(small_logits, logits(plain)) < (0.1 if dtype == "int8" else 0.4)
 
