@@ -15,6 +15,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def layer_of(kind: Callable[[nn.Linear], SmallLinear], shape: tuple[int, int], f
 
 def keep_together(small: SmallLinear) -> None:
     """Let a layer multiply all channels as one."""
-    small._weights.product = partial(small._weights.product, ratio=0.0)
+    product = small._weights.product
+    small._weights.product = lambda rows: product(replace(rows, ratio=0.0))
 
 
 def cases() -> Iterator[tuple[str, torch.Tensor, torch.Tensor, slice]]:

@@ -1,7 +1,7 @@
 """Cache of weights in 8 or 4 bits beside the checkpoint that they were made from, so that they are made once.
 
 The folder `arr_coc_weights/int8` or `…/int4` of a model's folder holds safetensors files with all tensors of the small
-model, and `cache.json`: what they were made from, and the size and sum of each file. The files are mapped. Weights in
+model, and `cache.json`: what they were made from, and the size and XXH3 of each file. The files are mapped. Weights in
 the order of the compiled kernel, or of torch's for 4 bits, embeddings and all that is in floating point are used in
 place, so that processes share their memory; weights of 8 bits that oneDNN or FBGEMM multiplies are packed as they are
 loaded, layer by layer.
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import transformers
+import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -41,19 +42,17 @@ FOLDER = "arr_coc_weights"
 
 DESCRIPTION = "cache.json"
 
-VERSION = 1
+VERSION = 2
 """Of the layout of the files. A cache of another version is made again."""
 
 SHARD_BYTES = 256 << 20
 """Largest size of a file with several tensors. While files are written, memory holds so much more."""
 
-SUMMED_WORDS = 1 << 22
-"""Words of a file that are summed at once."""
+HASHED_BYTES = 32 << 20
+"""Bytes of a file that are hashed at once."""
 
 ALIGNED_BYTES = 64
 """Of a line of the processor's cache. Products of one row take a tenth longer if vectors of weights lie in two."""
-
-_WORD_BYTES = 8
 
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
 """Exceptions of reading files whose contents are not those that were written."""
@@ -70,6 +69,8 @@ class WeightCache:
 
     def load(self) -> Any | None:
         """Return the model with the cached weights; None, with a notice if there is a cache, if they cannot be used."""
+        if self._link() is not None:
+            return None  # `save` says so
         try:
             if not (self.folder / DESCRIPTION).is_file():
                 return None
@@ -85,6 +86,12 @@ class WeightCache:
     def save(self, model: Any) -> None:
         """Write the weights of a model that `shrink_weights` has just reduced. If the folder cannot be written, a
         notice says so."""
+        if (link := self._link()) is not None:
+            self.notices.append(
+                f"the {self._dtype} weights are not cached: {link} is a link, and nothing outside "
+                f"{self._model_folder} is written or removed; remove the link"
+            )
+            return
         temporary = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
         try:
             import psutil
@@ -104,7 +111,7 @@ class WeightCache:
                 # the first tensor is aligned, and so are the others if sizes are multiples of ALIGNED_BYTES
                 if missing := -begin % ALIGNED_BYTES:
                     save_file(tensors, path, {"padding": " " * missing})
-                files[path.name] = {"bytes": path.stat().st_size, "sum": _sum(path)}
+                files[path.name] = {"bytes": path.stat().st_size, "xxh3": _hash(path)}
             description = {"made_from": self._sources(), "files": files}
             (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
             if self.folder.exists():
@@ -115,6 +122,10 @@ class WeightCache:
             self.notices.append(f"the {self._dtype} weights cannot be cached in {self.folder} ({reason})")
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+    def _link(self) -> Path | None:
+        """Return the cache's folder, or the one that holds it, if it is a link."""
+        return next((path for path in (self.folder.parent, self.folder) if path.is_symlink()), None)
 
     def _sources(self) -> dict[str, Any]:
         """Return what the weights depend on: files by size and time, and what they are packed for."""
@@ -133,7 +144,7 @@ class WeightCache:
         tensors: dict[str, torch.Tensor] = {}
         for name, expected in files.items():
             path = self.folder / Path(name).name
-            if {"bytes": path.stat().st_size, "sum": _sum(path)} != expected:
+            if {"bytes": path.stat().st_size, "xxh3": _hash(path)} != expected:
                 raise ValueError(f"{name} was changed")
             tensors |= load_file(path)
         mapped = MappedWeights()
@@ -172,13 +183,14 @@ def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from ((f"{name}.{key}", tensor) for key, tensor in module.export_tensors().items())
 
 
-def _sum(path: Path) -> int:
-    """Return the sum of a file's words, which differs if one of them does; the file stays out of the process's
-    memory."""
-    words = torch.from_file(str(path), shared=False, size=path.stat().st_size // _WORD_BYTES, dtype=torch.int64)
+def _hash(path: Path) -> str:
+    """Return the XXH3 of a file, which stays out of the process's memory. A link is refused."""
+    if path.is_symlink():
+        raise ValueError(f"{path.name} is a link")
+    values = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     mapped = MappedWeights()
-    total = 0
-    for part in words.split(SUMMED_WORDS):
-        total += int(part.sum())
+    state = xxhash.xxh3_128()
+    for part in values.split(HASHED_BYTES):
+        state.update(part.numpy())
         mapped.release(part)
-    return total % (1 << 64)
+    return str(state.hexdigest())

@@ -18,19 +18,24 @@ GELU_BY_TANH = ("GELUTanh", "PytorchGELUTanh")
 class GatedFeedForward(nn.Module):
     """`gate_proj`, `up_proj` and `down_proj` with SiLU, as decoders have them."""
 
+    gate_proj: SmallLinear
+    up_proj: SmallLinear
+    down_proj: SmallLinear
+
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As the stock module."""
-        output: torch.Tensor = self.down_proj.after_activation(self.up_proj(rows), self.gate_proj(rows))
-        return output
+        return self.down_proj.after_activation(self.up_proj(rows), self.gate_proj(rows))
 
 
 class GeluFeedForward(nn.Module):
     """`linear_fc1` and `linear_fc2` with GELU by tanh, as Qwen3-VL's tower has them."""
 
+    linear_fc1: SmallLinear
+    linear_fc2: SmallLinear
+
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As the stock module."""
-        output: torch.Tensor = self.linear_fc2.after_activation(self.linear_fc1(rows))
-        return output
+        return self.linear_fc2.after_activation(self.linear_fc1(rows))
 
 
 def use_small_feed_forward(model: nn.Module) -> None:

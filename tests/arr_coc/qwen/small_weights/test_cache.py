@@ -86,7 +86,7 @@ def change_weights(folder: Path) -> None:
 
 def change_version(folder: Path) -> None:
     path = folder / FOLDER / "int8" / DESCRIPTION
-    path.write_text(path.read_text().replace('"version": 1', '"version": 0'))
+    path.write_text(path.read_text().replace('"version": 2', '"version": 0'))
 
 
 def flip_a_bit(folder: Path) -> None:
@@ -94,6 +94,22 @@ def flip_a_bit(folder: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
+
+
+def swap_two_pages(folder: Path) -> None:
+    path = max((folder / FOLDER / "int8").glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    data = path.read_bytes()
+    middle = len(data) // 2 // 4096 * 4096
+    pages = [data[middle : middle + 4096], data[middle + 4096 : middle + 8192]]
+    assert len(pages[1]) == 4096
+    assert pages[0] != pages[1]
+    path.write_bytes(data[:middle] + pages[1] + pages[0] + data[middle + 8192 :])
+
+
+def link_to_a_copy(folder: Path) -> None:
+    path = max((folder / FOLDER / "int8").glob("*.safetensors"))
+    path.rename(folder / "copy")
+    path.symlink_to(folder / "copy")
 
 
 def cut_short(folder: Path) -> None:
@@ -119,7 +135,8 @@ def describe_no_file(folder: Path) -> None:
     [
         (change_weights, "were made from other files or by another version"),
         (change_version, "were made from other files or by another version"),
-        *((change, "are damaged") for change in (flip_a_bit, cut_short, remove_a_file, spoil_the_description)),
+        *((change, "are damaged") for change in (flip_a_bit, swap_two_pages, link_to_a_copy)),
+        *((change, "are damaged") for change in (cut_short, remove_a_file, spoil_the_description)),
         (describe_no_file, "are damaged"),
     ],
 )
@@ -154,6 +171,25 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (notice,) = qwen.notices
     assert notice.startswith(f"the int8 weights cannot be cached in {folder / FOLDER / 'int8'} (")
     assert torch.equal(logits(qwen), logits(load_qwen(folder, dtype="int8")))
+
+
+@pytest.mark.parametrize("linked", [FOLDER, f"{FOLDER}/int8"])
+def test_a_link_is_not_followed(tmp_path: Path, linked: str) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "int8").mkdir(parents=True)
+    kept = [elsewhere / DESCRIPTION, elsewhere / "int8" / DESCRIPTION]
+    for path in kept:
+        path.write_text("kept")
+    (folder / linked).parent.mkdir(exist_ok=True)
+    (folder / linked).symlink_to(elsewhere)
+    (notice,) = cached(folder).notices
+    assert notice == (
+        f"the int8 weights are not cached: {folder / linked} is a link, and nothing outside {folder} is written or "
+        "removed; remove the link"
+    )
+    assert sorted(path for path in elsewhere.rglob("*") if path.is_file()) == sorted(kept)
+    assert [path.read_text() for path in kept] == ["kept"] * 2
 
 
 def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
