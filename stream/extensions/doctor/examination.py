@@ -21,11 +21,13 @@ log = logging.getLogger(__name__)
 def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | None = None) -> Iterator[DiagnosticCheck]:
     """Yield every check as soon as it is made, in the order in which they are shown.
 
-    `begin` receives the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
-    torch and for the texture stores. The memory is that of an answer stage for `streams` streams.
+    `begin` receives the part that is checked next. Takes seconds, most of them for torch and for the texture stores; a
+    model that is named and on this machine is loaded last, in three precisions. The memory is that of an answer stage
+    for `streams` streams.
     """
-    from stream.extensions.doctor import model_fit, system
+    from stream.extensions.doctor import model_fit, precision, system
 
+    probed = precision.folder_to_probe(config)
     checks: tuple[tuple[str, Callable[[], DiagnosticCheck]], ...] = (
         ("python", system.python),
         ("libraries", system.libraries),
@@ -49,6 +51,7 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         ("model", partial(model_fit.model, config)),
         ("memory", partial(model_fit.memory, config, streams=streams)),
         ("cards", partial(model_fit.cards, config, streams)),
+        *([] if probed is None else [("precision", partial(precision.precision, probed))]),
     )
     for part, check in checks:
         if begin is not None:
