@@ -257,8 +257,7 @@ def _small_bytes(facts: ModelSpec, dtype: str) -> int:
 
 def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     """Return the bytes that incremental encoding keeps, as `vision_cache.py` allots them: a frame's regions and as
-    many that left; nothing
-    if one frame alone exceeds the limit."""
+    many that left; nothing if one frame alone exceeds the limit. With small weights keys and values may have half."""
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
     capacity = int(load.kept_vision_mb * 1e6) // a_region

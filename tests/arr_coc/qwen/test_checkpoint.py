@@ -70,7 +70,7 @@ def test_the_system_prompt_is_the_configured_one() -> None:
 
 def test_the_cache_of_incremental_encoding_has_its_estimated_size() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
-    a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)
+    a_region = RegionSize(4, 3, 64, 2, 192, 4, 4, 3 * 32 * 32)
     for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
         cache_bytes = MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=limit_mb)).vision_cache
         assert cache_bytes == a_region.slots_within(limit_mb, 100) * a_region.bytes
