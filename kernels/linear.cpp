@@ -1,4 +1,4 @@
-// Linear layers whose weights have 8 or 4 bits. A plain C interface, called with ctypes (arr_coc/qwen/linear_kernel.py),
+// Linear layers whose weights have 8 or 4 bits. A plain C interface, called with ctypes (arr_coc/qwen/small_weights/kernel.py),
 // which has checked sizes. Rows are quantised to 8 bits, so that products are the processor's of 8 bits, summed exactly;
 // results are those of the reference there within rounding.
 #include <algorithm>

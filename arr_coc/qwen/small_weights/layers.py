@@ -1,7 +1,7 @@
 """Linear layers with weights of 8 or 4 bits, made from a checkpoint's own as the model is loaded to a CPU.
 
 Decoding one token reads every weight once, so it takes as long as the weights are large. A prompt and a picture are
-many rows: their products take as long as the processor multiplies. The compiled kernel (`linear_kernel.py`) multiplies
+many rows: their products take as long as the processor multiplies. The compiled kernel (`kernel.py`) multiplies
 both; without it, torch. Processor time of one thread on a busy AMD EPYC 9005 (Zen 5: VNNI, bfloat16), by turns, weights
 [6144, 2048] of which the processor's caches hold a part, in ms:
 
