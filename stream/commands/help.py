@@ -42,7 +42,9 @@ MOST_USED = {
 """Command → names of the options that its help begins with, in that order."""
 
 WITHOUT_GROUPS = {
-    "adapt": "output model question boxes frames steps minutes max_tiles scorer channels seed resume device dtype log_json",
+    "adapt": (
+        "output model question boxes frames steps minutes max_tiles scorer channels seed resume device dtype log_json"
+    ),
     "doctor": "model budget max_budget dtype memory memory_frames encode backend device streams as_json",
     "serve-answers": (
         "model api allocator encode memory memory_frames max_tokens thinking slots device dtype cache_weights keys "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from arr_coc.qwen.qwenvl import QwenVL
 
-QUESTION = "Describe everything in this picture: things, colours, sizes, words and where they are. What is unusual?"
+QUESTION = "Describe everything in this picture: things, colours, sizes, words and their places. What is unusual?"
 """Long enough for logits at some twenty places."""
 
 WIDTH_PX, HEIGHT_PX = 448, 256
