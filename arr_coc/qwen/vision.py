@@ -14,12 +14,10 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
-from arr_coc.qwen.cpu_precision import multiplies_bfloat16
 from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
-from arr_coc.qwen.small_weights.layers import SmallLinear
 from arr_coc.texture.regions import token_positions
 from arr_coc.types import Steps, TileGrid
 
@@ -452,8 +450,8 @@ def attention_dtype(tower: Any) -> torch.dtype:
 
 
 def _dtype_of_attention(attention: Any, dtype: torch.dtype) -> torch.dtype:
-    # bfloat16 is off by 0.4 %, products of 8 bits by more than 1 %; attention among 952 rows takes half as long
-    return torch.bfloat16 if isinstance(attention.qkv, SmallLinear) and multiplies_bfloat16() else dtype
+    small: torch.dtype = getattr(attention.qkv, "attention_dtype", dtype)  # `SmallLinear` has one
+    return small
 
 
 BLOCK_NUMBERS = 1 << 16
