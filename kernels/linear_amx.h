@@ -22,10 +22,14 @@ constexpr int64_t LEAST_ROWS = 8;
 
 // Asks Linux for the tiles' registers, which a process does not have at first. Returns whether it has them.
 static bool available() {
+#if defined(__linux__)
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & d >> 25 & 1)) return false;  // tiles, and products of 8 bits
     constexpr long REQUEST = 0x1023, TILE_DATA = 18;                                          // ARCH_REQ_XCOMP_PERM
     return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
 }
 
 static const bool is_available = available();
