@@ -59,7 +59,7 @@ def test_a_wheel_takes_every_file_there() -> None:
 
 
 def test_a_wheel_says_that_the_packages_are_typed(tmp_path: Path) -> None:
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     for package in ("arr_coc", "stream"):
         (tmp_path / package).mkdir()

@@ -47,6 +47,7 @@ SHOWING: dict[str, Reader] = {
     ".mcap": masked.of_mcap,
     ".rosbag": masked.of_rosbag,
     ".rrd": masked.of_rerun_file,
+    **{suffix: masked.of_film(suffix) for suffix in masked.FILMS},
     "record.folder": masked.of_record,
     "past.file": masked.of_remembered,
     "clips.folder": masked.of_clips,

@@ -157,6 +157,10 @@ class NoDisplay(Display):
         pass
 
 
+FILMS = (".mkv", ".mov", ".webm")
+"""Of the films with captions. `.mp4` is the same as `.mov`, and the suffix of the heat map."""
+
+
 @dataclass
 class RunOutputs:
     """What a run has written and sent: files in `folder`, and bytes by the key of their output."""
@@ -285,7 +289,7 @@ def show(source: str, folder: Path, *, masked: bool) -> RunOutputs:
     run = RunOutputs(folder)
     ports = {name: free_port() for name in ("web", "publish", "control", "foxglove", "metrics_port")}
     (folder / "hls").mkdir(parents=True)
-    suffixes = [".vtt", ".srt", ".jsonl", ".mcap", ".rosbag", *([".rrd"] if RERUN else [])]
+    suffixes = [".vtt", ".srt", ".jsonl", ".mcap", ".rosbag", *FILMS, *([".rrd"] if RERUN else [])]
     with ExitStack() as stack:
         mosquitto = stack.enter_context(broker(folder))
         collector = stack.enter_context(collecting())
@@ -367,6 +371,10 @@ def of_clips(run: RunOutputs) -> list[Picture]:
     assert videos
     stills = [picture for path in pictures for picture in pictures_in(path.read_bytes())]
     return [*stills, *(picture for path in videos for picture in decode_video(path))]
+
+
+def of_film(suffix: str) -> Callable[[RunOutputs], list[Picture]]:
+    return lambda run: decode_video(run.folder / f"a{suffix}")
 
 
 def of_remembered(run: RunOutputs) -> list[Picture]:

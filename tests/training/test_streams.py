@@ -83,7 +83,7 @@ def test_what_is_nearly_everywhere_or_nowhere_is_no_case(qwen: QwenVL) -> None:
 
 def test_time_and_earlier_relevance_are_learned_from(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=True)
-    layer = train(folder, Recipe("streams", steps=3, clips=2, channels="full40"), tmp_path / "run")
+    layer = train(folder, Recipe("streams", steps=6, clips=6, channels="full40"), tmp_path / "run")
     assert layer.realiser.participation.asked is not None
     weights = layer.realiser.participation.asked.near.weight
     for channel in (ECCENTRICITY, PREVIOUS.start, UNCHANGED):
