@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -144,10 +145,11 @@ def test_warnings_of_its_log_reach_the_user(caplog: pytest.LogCaptureFixture) ->
     with service.hold():
         watch(service)
     records = [record for record in caplog.records if record.name == MODELS]
-    assert [(record.levelname, record.getMessage()) for record in records][:2] == [
-        ("WARNING", "loaded with care"),
-        ("WARNING", "frame 0 is answered"),
-    ]
+    loaded, answered = [(record.levelname, record.getMessage()) for record in records][:2]
+    assert loaded == ("WARNING", "loaded with care")
+    # a busy machine answers a later frame first
+    assert re.fullmatch(r"frame \d+ is answered", answered[1])
+    assert answered[0] == "WARNING"
 
 
 def test_a_process_that_cannot_be_kept_alive_ends_the_run_and_not_the_next() -> None:
