@@ -1,4 +1,4 @@
-"""How far a checkpoint in int8 and int4 is from itself in bfloat16, on one drawn picture."""
+"""Comparison of a checkpoint in int8 and int4 with itself in bfloat16, on one drawn picture."""
 
 from __future__ import annotations
 
