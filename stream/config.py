@@ -7,6 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -16,7 +17,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PrivateAttr,
     SerializeAsAny,
     ValidationError,
     field_validator,
@@ -797,12 +797,12 @@ class Config(Section):
     output: OutputConfig = OutputConfig()
     network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()
-    _file: Path | None = PrivateAttr(default=None)
 
-    @property
+    @cached_property
     def file(self) -> Path | None:
-        """The user's file that it was read from, the last of several; None without one, and in other processes."""
-        return self._file
+        """The user's file that it was read from, the last of several; None without one, and in other processes. It
+        takes no part when configurations are compared."""
+        return None
 
     def encode(self) -> str:
         """Return the configuration as ASCII for another process of this program, with any name of a file as it is:

@@ -82,7 +82,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     for key, problem in _contradictions(config, origins):
         raise ConfigError(f"{origins[key]}: {problem}")
     config = _with_schema(config, origins)
-    config._file = next((layer.file for layer in reversed(layers) if layer.file is not None), None)
+    vars(config)["file"] = next((layer.file for layer in reversed(layers) if layer.file is not None), None)
     return config
 
 
