@@ -64,7 +64,9 @@ def kernel_path() -> Path:
 def load_kernel(path: Path) -> ctypes.CDLL:
     """Return the compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
-    pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int64
+    real = ctypes.c_float
     for name, result, arguments in (
         ("linear_product", ctypes.c_int32, (pointer, pointer, number, pointer)),
         ("linear_quantise", ctypes.c_int32, (pointer, number, pointer, pointer)),

@@ -70,8 +70,9 @@ def checkpoint_weights(folder: Path, names: Iterable[str]) -> dict[str, Checkpoi
     out."""
     places = dict[str, CheckpointWeight]()
     for path in weight_files(folder, folder.name):
+        changed_ns = path.stat().st_mtime_ns
         with safe_open(path, "pt") as file:
-            places |= {key: CheckpointWeight(path, key, path.stat().st_mtime_ns) for key in file.keys()}  # noqa: SIM118
+            places |= {key: CheckpointWeight(path, key, changed_ns) for key in file.keys()}  # noqa: SIM118
     tied = [key for key in places if key.endswith(EMBEDDINGS)]
     found = {}
     for name in names:
