@@ -14,9 +14,9 @@ from arr_coc.relevance.history import with_history
 from arr_coc.types import TILE_PX, TileGrid
 from training.clips.fonts import Split
 from training.clips.scenes import SIZES_PX, clip_rng, random_plan
-from training.clips.truth import KINDS, Sample
+from training.clips.truth import Sample
 from training.past import GlancedPast
-from training.questions.samples import ask
+from training.questions.samples import ask_different
 
 FIRST_TRAINED = 4_000_000
 """Clips from this number on are the allocator's own; the model's trainer stays far below."""
@@ -43,9 +43,7 @@ def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> 
         rng = clip_rng(split, number)
         frames = 1 if rng.random() < _SINGLE_SHARE else int(rng.integers(2, _MOST_FRAMES + 1))
         plan = random_plan(rng, SIZES_PX[int(rng.integers(len(SIZES_PX)))], frames, split)
-        facts = plan.facts()
-        candidates = (ask(rng, facts, KINDS[index], split) for index in rng.permutation(len(KINDS)))
-        samples = [sample for sample in candidates if sample is not None and any(sample.boxes)][:questions]
+        samples = ask_different(rng, plan.facts(), split, questions)
         if samples:
             clip = plan.draw()
             yield from (replace(sample, clip=clip) for sample in samples)

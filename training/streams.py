@@ -32,8 +32,8 @@ from training.cases import MOST_SHARE
 from training.clips.cast import ClipOptions, one
 from training.clips.fonts import Split
 from training.clips.scenes import MOST_FRAMES, clip_rng, page, random_plan
-from training.clips.truth import KINDS, Box
-from training.questions.samples import ask
+from training.clips.truth import Box
+from training.questions.samples import ask_different
 
 SIZES_PX = (*((256, 256),) * 3, (384, 256), (512, 512), (640, 384))
 LENGTH = 6
@@ -94,9 +94,7 @@ def random_streams(split: Split, first: int, clips: int, questions: int = 2) -> 
         else:
             plan = random_plan(rng, size_px, MOST_FRAMES, split, _CLIP)
             order = np.sort(rng.integers(MOST_FRAMES, size=LENGTH))
-        facts = plan.facts()
-        candidates = (ask(rng, facts, KINDS[index], split) for index in rng.permutation(len(KINDS)))
-        samples = [sample for sample in candidates if sample is not None and any(sample.boxes)][:questions]
+        samples = ask_different(rng, plan.facts(), split, questions)
         if not samples:
             continue
         drawn = plan.draw().frames

@@ -15,7 +15,7 @@ from arr_coc.errors import OptionError
 from training.clips.cast import ClipOptions
 from training.clips.fonts import Split
 from training.clips.scenes import ClipPlan, random_plan
-from training.clips.truth import Box, Clip, Kind, Sample
+from training.clips.truth import KINDS, Box, Clip, Kind, Sample
 from training.questions.asking import AskContext, Asked
 from training.questions.kinds import (
     colour,
@@ -141,3 +141,9 @@ def _fitting(kind: Kind, options: ClipOptions) -> ClipOptions:
     if kind == "relation":
         return replace(options, things=(max(low, min(2, high)), high))
     return options
+
+
+def ask_different(rng: np.random.Generator, clip: Clip, split: Split, most: int) -> list[Sample]:
+    """Ask questions of different kinds about a clip, in a random order, each about something in it; at most `most`."""
+    candidates = (ask(rng, clip, KINDS[index], split) for index in rng.permutation(len(KINDS)))
+    return [sample for sample in candidates if sample is not None and any(sample.boxes)][:most]
