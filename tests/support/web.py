@@ -227,7 +227,7 @@ class ServedPage(LiveRun):
     ) -> None:
         tables = sections(**{"web__address": "127.0.0.1:0", **values})
         self.config = config = Config(watch=watches, zones=zones or {}, **tables)
-        config._file = file
+        vars(config)["file"] = file
         self.access = WebAccess.of(config)
         camera = None if config.value("web.camera") is None else BrowserCamera(config.value("web.camera"))
         panels = panels_of([config])
