@@ -197,7 +197,7 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
         The weights, float32 [kv heads, heads / kv heads, L].
     """
     head_dim = query.shape[-1]
-    scores = (query.view(len(keys), -1, head_dim) @ keys.mT).float() * head_dim**-0.5
+    scores = (query.to(keys.dtype).view(len(keys), -1, head_dim) @ keys.mT).float() * head_dim**-0.5
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
 
 

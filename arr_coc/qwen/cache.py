@@ -15,7 +15,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from arr_coc.qwen.families import NEWEST_STATES
-from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.qwenvl import QwenVL, small_attention_dtype
 
 try:
     from transformers.cache_utils import LinearAttentionLayer
@@ -171,11 +171,13 @@ class GrowableLayer(DynamicLayer):
     """One layer's keys and values [1, heads, tokens, head_dim]: views of the beginning of larger tensors.
 
     `show` shortens the views, as a rewind does, and later tokens reuse the room. `room_keys` and `room_values` are the
-    larger tensors; they are replaced only when the room grows.
+    larger tensors; they are replaced only when the room grows. `room_dtype`: dtype that they are kept in; None: that of
+    the first ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room_dtype: torch.dtype | None = None) -> None:
         super().__init__()
+        self.room_dtype = room_dtype
         self.room_keys = torch.empty(0)
         self.room_values = torch.empty(0)
         self.is_initialized: bool = False
@@ -197,7 +199,7 @@ class GrowableLayer(DynamicLayer):
 
         Args:
             tokens: Tokens that the layer must hold.
-            like_keys: Keys [..., kv heads, L, head_dim] that give the shape, dtype and device of new ones.
+            like_keys: Keys [..., kv heads, L, head_dim] that give the shape, device and dtype of new ones.
             like_values: Values of this kind.
         """
         if self.is_initialized and tokens <= self.room_keys.shape[-2]:
@@ -206,7 +208,7 @@ class GrowableLayer(DynamicLayer):
         room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
         for name, contents, like in (("room_keys", self.keys, like_keys), ("room_values", self.values, like_values)):
             # Zeros, because a weight of 0 times unwritten memory may be NaN.
-            larger = like.new_zeros(*like.shape[:-2], room, like.shape[-1])
+            larger = like.new_zeros(*like.shape[:-2], room, like.shape[-1], dtype=self.room_dtype)
             if length:
                 larger[..., :length, :] = contents
             setattr(self, name, larger)
@@ -273,8 +275,8 @@ class RecurrentLayer(LinearAttentionLayer):
 
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
     """Return an empty cache for the stock language model; it is written in place, so it takes no gradients."""
-    recurrent = qwen.layers.recurrent
-    numbers = range(len(qwen.layers.attending) + len(recurrent))
-    return PrefixCache(
-        Cache(layers=[RecurrentLayer() if number in recurrent else GrowableLayer() for number in numbers])
-    )
+    layers = {
+        number: GrowableLayer(small_attention_dtype(attention.k_proj)) for number, attention in qwen.attentions.items()
+    }
+    states = {number: RecurrentLayer() for number in qwen.layers.recurrent}
+    return PrefixCache(Cache(layers=[layer for _, layer in sorted({**layers, **states}.items())]))

@@ -25,7 +25,7 @@ from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
-from arr_coc.qwen.qwenvl import QwenVL, rotate_native
+from arr_coc.qwen.qwenvl import QwenVL, rotate_native, small_attention_dtype
 from arr_coc.types import Steps, TileGrid
 
 if TYPE_CHECKING:
@@ -88,8 +88,9 @@ def layer_steps(
             )
             if family.query_norm:
                 key = attention.k_norm(key)
-            mixed = attend(index, rotate_native(query, cos, sin), rotate_native(key, cos, sin), value)
-            mixed = mixed.reshape(len(hidden), -1)
+            dtype = small_attention_dtype(attention.k_proj) or value.dtype
+            query, key = (rotate_native(rows, cos, sin).to(dtype) for rows in (query, key))
+            mixed = attend(index, query, key, value.to(dtype)).reshape(len(hidden), -1)
             if gate is not None:
                 mixed = mixed * gate.reshape(len(hidden), -1).sigmoid()
             hidden = hidden + linear_rows(attention.o_proj, mixed)

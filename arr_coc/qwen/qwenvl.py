@@ -266,6 +266,12 @@ def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Te
     return rotate_native(keys.float(), cos.to(keys.device), sin.to(keys.device)).to(keys.dtype)
 
 
+def small_attention_dtype(projection: Any) -> torch.dtype | None:
+    """Return the dtype of attention among the rows that a linear layer with small weights gives, which has one
+    (`SmallLinear.attention_dtype`); None for any other layer, whose rows stay as they are."""
+    return getattr(projection, "attention_dtype", None)
+
+
 def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate queries or keys in their dtype, as the stock decoder does.
 

@@ -17,7 +17,7 @@ from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
-from arr_coc.qwen.qwenvl import rotate
+from arr_coc.qwen.qwenvl import rotate, small_attention_dtype
 from arr_coc.texture.regions import token_positions
 from arr_coc.types import Steps, TileGrid
 
@@ -438,7 +438,7 @@ def _projected(
     """Rotated query and key, and value, each [B, N, heads, head_dim]."""
     batch, patches, _ = hidden.shape
     mixed = attention.qkv(hidden).view(batch, patches, 3, attention.num_heads, -1)
-    dtype = _dtype_of_attention(attention, mixed.dtype)
+    dtype = small_attention_dtype(attention.qkv) or mixed.dtype
     query, key = rotate_patches(mixed[:, :, :2], rows.cos, rows.sin, dtype).unbind(2)
     return query, key, mixed[:, :, 2].to(dtype)
 
@@ -446,12 +446,8 @@ def _projected(
 def attention_dtype(tower: Any) -> torch.dtype:
     """Return the dtype of a tower's queries, keys and values: bfloat16 if its weights are small and the processor
     multiplies bfloat16, else that of its weights."""
-    return _dtype_of_attention(tower.blocks[0].attn, tower.patch_embed.proj.weight.dtype)
-
-
-def _dtype_of_attention(attention: Any, dtype: torch.dtype) -> torch.dtype:
-    small: torch.dtype = getattr(attention.qkv, "attention_dtype", dtype)  # `SmallLinear` has one
-    return small
+    dtype: torch.dtype = tower.patch_embed.proj.weight.dtype
+    return small_attention_dtype(tower.blocks[0].attn.qkv) or dtype
 
 
 BLOCK_NUMBERS = 1 << 16

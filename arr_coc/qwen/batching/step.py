@@ -18,7 +18,7 @@ from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.decode import decode_one_token, layer_steps, logits_of
 from arr_coc.qwen.preprocess import text_positions
 from arr_coc.qwen.prompt import PromptCache
-from arr_coc.qwen.qwenvl import QwenVL, rotation
+from arr_coc.qwen.qwenvl import QwenVL, rotation, small_attention_dtype
 from arr_coc.types import finish
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ class LayerBlock:
     The room grows for all slots together.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, room_dtype: torch.dtype | None = None) -> None:
+        """`room_dtype` as in `GrowableLayer`."""
         self.keys = torch.empty(0)
         self.values = torch.empty(0)
+        self._room_dtype = room_dtype
         self._views = [SlotLayer(self) for _ in range(slots)]
 
     @property
@@ -61,7 +63,8 @@ class LayerBlock:
         room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
         for name, like in (("keys", like_keys), ("values", like_values)):
             # Zeros, because a weight of 0 times unwritten memory may be NaN.
-            larger = like.new_zeros(len(self._views), like.shape[-3], room, like.shape[-1])
+            shape = (len(self._views), like.shape[-3], room, like.shape[-1])
+            larger = like.new_zeros(shape, dtype=self._room_dtype)
             if old_room:
                 larger[:, :, :old_room] = getattr(self, name)
             setattr(self, name, larger)
@@ -95,7 +98,10 @@ class SlotBlock:
 
     def __init__(self, qwen: QwenVL, slots: int) -> None:
         self.slots = slots
-        self.layers = {number: LayerBlock(slots) for number in qwen.layers.attending}
+        self.layers = {
+            number: LayerBlock(slots, small_attention_dtype(attention.k_proj))
+            for number, attention in qwen.attentions.items()
+        }
         self.states = [{number: RecurrentLayer() for number in qwen.layers.recurrent} for _ in range(slots)]
         self.caches: list[PromptCache] = []
         for slot, states in enumerate(self.states):
@@ -141,9 +147,10 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
     config = qwen.language_model.config
     layers = qwen.layers
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = qwen.attentions[layers.attending[0]].head_dim
+    attention = qwen.attentions[layers.attending[0]]
     room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
-    a_slot = 2 * len(layers.attending) * heads * head_dim * room * qwen.dtype.itemsize
+    dtype = small_attention_dtype(attention.k_proj) or qwen.dtype
+    a_slot = 2 * len(layers.attending) * heads * attention.head_dim * room * dtype.itemsize
     a_slot += layers.state_bytes(qwen.dtype.itemsize)
     free = free_bytes(qwen.device) if free is None else free
     if slots * a_slot > free:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from arr_coc.qwen.quantisation import SmallDtype
+from arr_coc.qwen.small_weights.attention import use_small_attention
 from arr_coc.qwen.small_weights.cache import WeightCache
 from arr_coc.qwen.small_weights.feed_forward import use_small_feed_forward
 from arr_coc.qwen.small_weights.layers import find_sources, shrink_weights
@@ -44,3 +45,4 @@ class WeightShrinker:
     def _finish(self, model: Any) -> None:
         find_sources(model, self._folder)
         use_small_feed_forward(model)
+        use_small_attention(model.model.language_model)

@@ -17,8 +17,10 @@ from torch import nn
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.finetune.module import TrainableQwen
 from arr_coc.qwen import loading
+from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
+from arr_coc.qwen.batching.step import SlotBlock
 from arr_coc.qwen.cache import empty_cache
-from arr_coc.qwen.decode import decode_one_token, prefill
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.loading import load_qwen
@@ -176,6 +178,25 @@ def test_a_model_of_every_family(
     expand(small.model, plain.model)
     assert error(small_logits, logits(small)) < 0.1
     assert error(small_logits, logits(plain)) < (0.1 if dtype == "int8" else 0.4)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("family", DENSE)
+def test_keys_and_values_have_the_dtype_of_attention(
+    tmp_path: Path, family: str, narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the stock forward pass as in the project's own, whatever this processor multiplies."""
+    monkeypatch.setattr(layers, "multiplies_bfloat16", lambda: narrow)
+    qwen = load_qwen(tiny_folder(tmp_path / "tiny", family), dtype="int8")
+    dtype = torch.bfloat16 if narrow else torch.float32
+    part = PromptPart(qwen, 0, 0)
+    part.text(qwen.token_ids("two green squares on a grey table"))
+    stock, slot = empty_cache(qwen), SlotBlock(qwen, 2).caches[1]
+    expected = prefill(qwen, part, stock)
+    assert error(prefill_packed(qwen, [PromptToPrefill(part, slot)])[0], expected) < 0.02
+    for layer, slot_layer in zip(stock.attention_layers, slot.attention_layers, strict=True):
+        assert {layer.keys.dtype, layer.values.dtype, slot_layer.keys.dtype, slot_layer.values.dtype} == {dtype}
+        assert error(slot_layer.keys.float(), layer.keys.float()) < 0.02
 
 
 def test_one_layer_at_a_time_is_there_in_both_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
