@@ -21,6 +21,7 @@ import tomllib
 from mcp import Client, StdioServerParameters
 
 from arr_coc.hub import bundled_model_path
+from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.cli import main
 from stream.scenes import load_scene
 from tests.support.models import tiny_folder
@@ -93,6 +94,40 @@ def test_captions_are_burnt_into_a_film(tmp_path: Path, capsys: pytest.CaptureFi
         upper, lower = changed[: len(changed) // 2], changed[len(changed) // 2 :]
         assert lower.sum() > 10 * upper.sum()
         assert lower.sum() > 500
+
+
+def test_a_camera_has_clips_states_at_the_broker_and_a_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (remember,) = [word for word in words_of("past.md", "caption scene:demo") if word.endswith(".sqlite")]
+    monkeypatch.setenv("ARR_COC_MQTT_PASSWORD", "any")
+    with RtspServer(encode(pictures(24), 12, gop=6), 12) as camera, broker(tmp_path) as mosquitto:
+        changes = {
+            **MODEL,
+            "rtsp://camera.local/stream": camera.url,
+            "homeassistant.local": f"127.0.0.1:{mosquitto.port}",
+            "a person": "a red circle",
+        }
+        shorter = ("--force", "-s", "clips.before_s=1", "-s", "clips.after_s=1", "--remember", remember)
+        words = words_of("home-assistant.md", "watch rtsp://camera.local/stream", changes, *shorter)
+        with subscribed(mosquitto.port, "arr_coc/front_door/#") as client, running(words, tmp_path):
+            seen: dict[str, bytes] = {}
+            states: list[bytes] = []
+            while not {"match/clip", "answer"} <= seen.keys() or not json.loads(seen["match/clip"]).get("video"):
+                message = client.take()
+                topic = message.topic.removeprefix("arr_coc/front_door/")
+                seen[topic] = message.payload
+                states += [message.payload] if topic == "watch/is_there_a_red_circle" else []
+    assert b"ON" in states
+    assert seen["availability"] == b"online"
+    assert json.loads(seen["answer"])["text"]
+    video = json.loads(seen["match/clip"])["video"]
+    with av.open(str(tmp_path / "clips" / video)) as clip:
+        assert len(list(clip.decode(video=0))) > 2
+    assert main(words_of("past.md", "search circle")) == 0
+    found = capsys.readouterr().out
+    assert "is_there_a_red_circle: is there a red circle?" in found
+    assert f"clip: {video}" in found
 
 
 async def asked_by_an_agent(server: StdioServerParameters) -> dict[str, Any]:
