@@ -112,6 +112,7 @@ struct Variant {
     int64_t outputs;
     decltype(&plain::quantise) quantise;
     decltype(&plain::activate) activate;
+    decltype(&plain::normalise) normalise;
     decltype(&plain::outlier_limit) outlier_limit;
     decltype(&plain::add_columns) add_columns;
     decltype(&plain::column<4>) column4, column8;
@@ -119,7 +120,7 @@ struct Variant {
 };
 
 #define VARIANT(name, set, panel4, panel8) \
-    {name, set::OUTPUTS, set::quantise, set::activate, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, panel4, panel8}
+    {name, set::OUTPUTS, set::quantise, set::activate, set::normalise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, panel4, panel8}
 static const Variant variants[] = {
 #if defined(__x86_64__)
     VARIANT("AMX", v4, amx::panel<4>, amx::panel<8>),
@@ -147,7 +148,7 @@ static const Variant &chosen = choose();
 // the last one that an instruction set may read, though it does not use them.
 constexpr int64_t ROWS = 320, SLACK = 31;
 
-// Rows from which on threads share the search for outliers, and channels that a thread takes at once.
+// Rows from which on threads share a search for outliers, a norm or an activation, and channels that a thread takes at once.
 constexpr int64_t SHARED_ROWS = 8, CHANNELS = 256;
 
 // What `linear_outliers` found.
@@ -186,7 +187,7 @@ static bool quantise_row(const Rows &from, int64_t number, int64_t padded, int64
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t linear_version() { return 4; }
+int32_t linear_version() { return 5; }
 
 // The instruction set that is used.
 const char *linear_set() { return chosen.name; }
@@ -241,6 +242,20 @@ int32_t linear_quantise(const Rows *rows, int64_t count, uint8_t *values, float 
         for (int64_t k = 0; k < inputs; k++) to[k] ^= 128;
     }
     return found;
+}
+
+// Writes rows after their activation, which they have: out float32 [count, inputs].
+void linear_activate(const Rows *rows, int64_t count, float *out) {
+    const int64_t inputs = rows->inputs;
+#pragma omp parallel for if (count >= SHARED_ROWS)
+    for (int64_t row = 0; row < count; row++)
+        chosen.activate(rows->values + row * inputs, rows->gates == nullptr ? nullptr : rows->gates + row * inputs, inputs, out + row * inputs);
+}
+
+// Divides each row float32 [count, width] by the root of its mean square, with epsilon added to that, times weights [width].
+void linear_normalise(const float *rows, int64_t count, int64_t width, const float *weights, float epsilon, float *out) {
+#pragma omp parallel for if (count >= SHARED_ROWS)
+    for (int64_t row = 0; row < count; row++) chosen.normalise(rows + row * width, weights, width, epsilon, out + row * width);
 }
 
 // Finds channels of rows float32 [count, inputs] with values that stand out of their row: more than `ratio` times as large as

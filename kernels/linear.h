@@ -78,6 +78,22 @@ TARGET static void activate(const float *row, const float *gates, int64_t inputs
     }
 }
 
+// A row divided by the root of its mean square, times weights.
+TARGET static void normalise(const float *row, const float *weights, int64_t count, float epsilon, float *to) {
+    vec total[2] = {};
+    for (int64_t k = 0; k < count; k += LANES) {
+        const vec value = load_some(row + k, count - k);
+        total[k / LANES % 2] += value * value;
+    }
+    float sum = 0;
+    for (int lane = 0; lane < LANES; lane++) sum += total[0][lane] + total[1][lane];
+    const float factor = 1 / std::sqrt(sum / float(count) + epsilon);
+    for (int64_t k = 0; k < count; k += LANES) {
+        const vec result = load_some(row + k, count - k) * factor * load_some(weights + k, count - k);
+        std::memcpy(to + k, &result, size_t(std::min<int64_t>(LANES, count - k)) * 4);
+    }
+}
+
 // The size above which a value of a row stands out: `ratio` times the mean size of the others. Infinity if none does, or if
 // one is NaN or infinity.
 TARGET static float outlier_limit(const float *row, int64_t inputs, float ratio) {

@@ -16,7 +16,7 @@ import torch
 from arr_coc.qwen.small_weights.rows import Rows
 from arr_coc.texture.kernels import library_or_none, load_library
 
-VERSION = 4
+VERSION = 5
 """Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""
 
 ALIGNED_INPUTS = 64
@@ -70,6 +70,8 @@ def load_kernel(path: Path) -> ctypes.CDLL:
     for name, result, arguments in (
         ("linear_product", ctypes.c_int32, (pointer, pointer, number, pointer)),
         ("linear_quantise", ctypes.c_int32, (pointer, number, pointer, pointer)),
+        ("linear_activate", None, (pointer, number, pointer)),
+        ("linear_normalise", None, (pointer, number, number, pointer, real, pointer)),
         ("linear_outliers", number, (pointer, number, number, real, number)),
         ("linear_outlier_channels", None, (pointer,)),
         ("linear_add", None, (pointer, pointer, number, pointer, number, pointer)),
@@ -90,6 +92,29 @@ def quantise_rows(kernel: ctypes.CDLL, rows: Rows) -> tuple[torch.Tensor, torch.
     values, scales = torch.empty(rows.values.shape, dtype=torch.uint8), torch.empty(len(rows.values), 1)
     stands_out = kernel.linear_quantise(ctypes.byref(_passed(rows)), len(values), values.data_ptr(), scales.data_ptr())
     return None if stands_out else (values, scales)
+
+
+def activate_rows(kernel: ctypes.CDLL, rows: Rows) -> torch.Tensor:
+    """Return rows after their activation, float32 [N, inputs]: the numbers that a product quantises."""
+    output = torch.empty_like(rows.values)
+    kernel.linear_activate(ctypes.byref(_passed(rows)), len(output), output.data_ptr())
+    return output
+
+
+def normalise_rows(kernel: ctypes.CDLL, rows: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Return rows divided by the root of their mean square, times a weight, in the shape of the rows.
+
+    Args:
+        kernel: The compiled kernel.
+        rows: Contiguous rows float32 [..., width].
+        weight: float32 [width].
+        epsilon: What is added to the mean square.
+    """
+    output = torch.empty_like(rows)
+    width = len(weight)
+    address = weight.data_ptr()
+    kernel.linear_normalise(rows.data_ptr(), rows.numel() // width, width, address, epsilon, output.data_ptr())
+    return output
 
 
 def _passed(rows: Rows) -> KernelRows:

@@ -39,7 +39,7 @@ from arr_coc.errors import OptionError
 from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
 from arr_coc.qwen.cpu_precision import multiplies_bfloat16, multiplies_int8
 from arr_coc.qwen.quantisation import SmallDtype
-from arr_coc.qwen.small_weights.kernel import PackedWeights, kernel_or_none, quantise_rows
+from arr_coc.qwen.small_weights.kernel import PackedWeights, activate_rows, kernel_or_none, quantise_rows
 from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns, checkpoint_weights
 from arr_coc.qwen.small_weights.rows import Rows
 
@@ -74,6 +74,7 @@ class SmallLinear(nn.Module):
             else:
                 self.bias = tensors["bias"]
         self._kernel = kernel_or_none()
+        self._stood_out = False
         self._weights = self._empty()
         packed = self._weights if isinstance(self._weights, PackedWeights) else None
         self.outliers = OutlierColumns((self.out_features, self.in_features), self._kernel, packed or self._expanded)
@@ -119,18 +120,26 @@ class SmallLinear(nn.Module):
 
     def _multiplied(self, input: torch.Tensor, rows: Rows) -> torch.Tensor:
         """Return the output for the rows of an input, in the input's shape."""
+        output: torch.Tensor | None = None
         if not len(rows.values):
-            output: torch.Tensor | None = rows.values.new_empty(0, self.out_features)
-        else:
+            output = rows.values.new_empty(0, self.out_features)
+        elif not self._stood_out:
             output = self._weights.product(rows)
         if output is None:
-            # Some channels stand out.
-            rows = rows.computed()
-            channels = self.outliers.find(rows.values)
-            output = self._weights.product(rows.without(channels))
+            # Some channels stand out, or did the last time: then a product that stops at them is spared.
+            values = self._activated(rows)
+            channels = self.outliers.find(values)
+            self._stood_out = len(channels) > 0
+            output = self._weights.product(Rows(values).without(channels))
             assert output is not None
-            self.outliers.add(rows.values, channels, output)
+            self.outliers.add(values, channels, output)
         return output.view(*input.shape[:-1], self.out_features)
+
+    def _activated(self, rows: Rows) -> torch.Tensor:
+        """Return the rows after their activation, in the same numbers as a product computes."""
+        if rows.activated and self._kernel is not None:
+            return activate_rows(self._kernel, rows)
+        return rows.computed().values
 
     def _expanded(self, channels: torch.Tensor) -> torch.Tensor:
         """Return the weights of some inputs, int64 [K], as float32 [K, out_features]."""

@@ -13,6 +13,7 @@ from arr_coc.qwen.small_weights.attention import use_small_attention
 from arr_coc.qwen.small_weights.cache import WeightCache
 from arr_coc.qwen.small_weights.feed_forward import use_small_feed_forward
 from arr_coc.qwen.small_weights.layers import find_sources, shrink_weights
+from arr_coc.qwen.small_weights.norms import use_small_norms
 
 
 class WeightShrinker:
@@ -45,4 +46,5 @@ class WeightShrinker:
     def _finish(self, model: Any) -> None:
         find_sources(model, self._folder)
         use_small_feed_forward(model)
+        use_small_norms(model)
         use_small_attention(model.model.language_model)

@@ -12,9 +12,11 @@ import torch
 from arr_coc.qwen.small_weights.kernel import (
     ALIGNED_INPUTS,
     PackedWeights,
+    activate_rows,
     kernel_or_none,
     kernel_path,
     load_kernel,
+    normalise_rows,
     quantise_rows,
 )
 from arr_coc.qwen.small_weights.outliers import RATIO, OutlierColumns
@@ -174,3 +176,25 @@ def test_activations_are_those_of_torch(library: Path) -> None:
         largest = expected.abs().amax(dim=1, keepdim=True)
         torch.testing.assert_close(scales * 127, largest, rtol=1e-5, atol=1e-9)
         assert float((((numbers.float() - 128) * scales - expected).abs() / largest).max()) < 0.501 / 127
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (3, 5, 128), (11, 100), (30, 2048)])
+def test_norms_are_those_of_torch(library: Path, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    rows, weight = 3 * torch.randn(shape), torch.randn(shape[-1])
+    expected = torch.nn.functional.rms_norm(rows.double(), shape[-1:], weight.double(), 1e-6)
+    result = normalise_rows(load_kernel(library), rows, weight, 1e-6)
+    torch.testing.assert_close(result.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_an_activation_is_the_one_that_a_product_computes(library: Path, gated: bool) -> None:
+    torch.manual_seed(0)
+    kernel, gates = load_kernel(library), torch.randn(9, 128) if gated else None
+    rows = Rows(torch.randn(9, 128), True, gates)
+    values = activate_rows(kernel, rows)
+    torch.testing.assert_close(values, rows.computed().values, atol=2e-6, rtol=1e-5)
+    inside, outside = quantise_rows(kernel, rows), quantise_rows(kernel, Rows(values))
+    assert inside is not None
+    assert outside is not None
+    assert all(map(torch.equal, inside, outside))

@@ -30,6 +30,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.small_weights import layers, shrinker
 from arr_coc.qwen.small_weights.feed_forward import GatedFeedForward, GeluFeedForward
 from arr_coc.qwen.small_weights.layers import GROUP, Int4Linear, Int8Linear, SmallLinear
+from arr_coc.qwen.small_weights.norms import SmallNorm
 from arr_coc.types import FrameStamp
 from evaluation.strategies.base import TiledFrame
 from evaluation.strategies.session import EvalPrompt
@@ -137,7 +138,7 @@ def logits(qwen: QwenVL) -> torch.Tensor:
 
 
 def expand(model: nn.Module, stock: nn.Module) -> None:
-    """Give a model its small weights in floating point, and the feed-forward layers of a stock one."""
+    """Give a model its small weights in floating point, and the feed-forward layers and norms of a stock one."""
     for name, module in list(model.named_modules()):
         if isinstance(module, SmallLinear):
             linear = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None)
@@ -145,7 +146,7 @@ def expand(model: nn.Module, stock: nn.Module) -> None:
                 {"weight": expanded(module)} | ({} if module.bias is None else {"bias": module.bias})
             )
             model.set_submodule(name, linear.requires_grad_(False))
-        elif isinstance(module, (GatedFeedForward, GeluFeedForward)):
+        elif isinstance(module, (GatedFeedForward, GeluFeedForward, SmallNorm)):
             module.__class__ = type(stock.get_submodule(name))
 
 

@@ -65,6 +65,19 @@ def test_the_ordinary_signal_stays(
     assert float(off.norm() / linear(ordinary).norm()) < most
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("kind", "most"), KINDS)
+def test_a_product_does_not_depend_on_the_rows_before_it(kind: Kind, most: float, gated: bool) -> None:
+    """Although a layer whose last rows had channels that stand out looks for them first."""
+    small = kind(linear_of(INPUTS, OUTPUTS))
+    rows, ordinary = rows_with([3, 400], 200)
+    gates = torch.randn(rows.shape) if gated else None
+    first = [small.after_activation(part, gates) for part in (ordinary, rows)]
+    again = [small.after_activation(part, gates) for part in (rows, ordinary, ordinary)]
+    assert all(map(torch.equal, first, (again[1], again[0])))
+    assert torch.equal(first[0], again[2])
+
+
 @pytest.mark.parametrize(("kind", "most"), KINDS)
 def test_massive_tokens_leave_the_others_alone(tmp_path: Path, kind: Kind, most: float) -> None:
     linear = linear_of(INPUTS, OUTPUTS)
