@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from arr_coc.adaptation import published
+from arr_coc.errors import OptionError
 from evaluation.errors import QuestionsError
-from evaluation.public.entries import Entry, json_list, read_entries, read_json
+from evaluation.public.entries import Entry, json_list, read_entries
 from evaluation.public.figures import SEPARATOR
 from evaluation.public.items import PublicQuestion, Request
 from evaluation.public.rules import anls
 from evaluation.public.vqa_text import text_vqa_accuracy, vqa_accuracy
-from training.clips.truth import Box
+
+T = TypeVar("T")
 
 IN_A_WORD = "\nAnswer the question using a single word or phrase."
 """None of the three has a prompt: people answered. This one is usual for models that speak in sentences."""
@@ -21,45 +24,21 @@ VOTERS = 10
 
 
 def read_vqa_v2(request: Request) -> list[PublicQuestion]:
-    """VQAv2 (Goyal et al. 2017, arXiv:1612.00837; visualqa.org), with COCO's pictures of 2014:
-
-        FOLDER/v2_OpenEnded_mscoco_val2014_questions.json
-        FOLDER/v2_mscoco_val2014_annotations.json
-        FOLDER/val2014/COCO_val2014_000000262148.jpg
-
-    Splits: val2014, train2014.
-    """
-    folder, split = request.folder, request.split
-    questions_path = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
-    texts = dict(
-        read_entries(
-            questions_path,
-            json_list(questions_path, "questions"),
-            lambda entry: [(entry.name_of("question_id"), entry.text("question"))],
+    """VQAv2, as `arr_coc.adaptation.published` describes its folder. Splits: val2014, train2014."""
+    return [
+        PublicQuestion(
+            id=entry.name,
+            kind=entry.answer_type,
+            text=_question_text(request, entry.question),
+            answers=entry.answers,
+            path=entry.path,
+            rule=vqa_accuracy,
+            tiles=request.tiles,
+            tags={"answer_type": entry.answer_type, "question_type": entry.question_type},
+            clip=str(entry.picture),
         )
-    )
-
-    def read(entry: Entry) -> list[PublicQuestion]:
-        name, picture = entry.name_of("question_id"), int(entry.number_of("image_id"))
-        if name not in texts:
-            raise ValueError(f"its question {name} is not in {questions_path.name}")
-        kind = entry.text("answer_type")
-        return [
-            PublicQuestion(
-                id=name,
-                kind=kind,
-                text=_question_text(request, texts[name]),
-                answers=_votes(tuple(vote.text("answer") for vote in entry.entries("answers"))),
-                path=folder / split / f"COCO_{split}_{picture:012d}.jpg",
-                rule=vqa_accuracy,
-                tiles=request.tiles,
-                tags={"answer_type": kind, "question_type": entry.text("question_type")},
-                clip=str(picture),
-            )
-        ]
-
-    annotations_path = folder / f"v2_mscoco_{split}_annotations.json"
-    return read_entries(annotations_path, json_list(annotations_path, "annotations"), read)
+        for entry in _published(published.read_vqa_v2, request)
+    ]
 
 
 def read_text_vqa(request: Request) -> list[PublicQuestion]:
@@ -125,68 +104,33 @@ SMALL_PX, LARGE_PX = 32**2, 96**2
 
 
 def read_coco(request: Request) -> list[PublicQuestion]:
-    """Boxes of COCO 2017 (Lin et al. 2014, arXiv:1405.0312; cocodataset.org):
-
-        FOLDER/annotations/instances_val2017.json
-        FOLDER/val2017/000000397133.jpg
+    """Boxes of COCO 2017, as `arr_coc.adaptation.published` describes its folder.
 
     One question for each picture and category in it; its boxes are those of all objects of the category, without
     crowds. `size` is COCO's of the largest. A box that covers less than a twentieth of each tile touches none. The
     score is the IoU of the tiles shown with those that the boxes touch. Splits: val2017, train2017.
     """
-    path = request.folder / "annotations" / f"instances_{request.split}.json"
-    content = read_json(path)
-    lists = {
-        name: content.get(name) if isinstance(content, dict) else None
-        for name in ("categories", "images", "annotations")
-    }
-    for name, values in lists.items():
-        if not isinstance(values, list):
-            raise QuestionsError(f"{path} holds no list {name!r}; download it again")
-    names = _names_by_id(path, lists["categories"], "name", Entry.text)
-    files = _names_by_id(path, lists["images"], "file_name", Entry.file)
-    boxes: dict[tuple[int, int], list[tuple[float, Box]]] = {}
-
-    def read(entry: Entry) -> list[int]:
-        if entry.fields.get("iscrowd"):
-            return [0]
-        place = int(entry.number_of("image_id")), int(entry.number_of("category_id"))
-        if place[0] not in files or place[1] not in names:
-            raise ValueError(f"its image {place[0]} or category {place[1]} is not in the file")
-        boxes.setdefault(place, []).append((entry.number_of("area"), _corners(entry)))
-        return [1]
-
-    read_entries(path, lists["annotations"] or [], read)
     return [
         PublicQuestion(
-            id=f"{picture}-{category}",
-            kind=_size(max(area for area, _ in objects)),
-            text=f"Where is the {names[category]}?",
+            id=f"{entry.picture}-{entry.category_id}",
+            kind=_size(max(entry.areas)),
+            text=entry.question,
             answers=(),
-            path=request.folder / request.split / files[picture],
+            path=entry.path,
             tiles=request.tiles,
-            boxes=tuple(box for _, box in objects),
-            tags={"size": _size(max(area for area, _ in objects)), "category": names[category]},
-            clip=str(picture),
+            boxes=entry.boxes,
+            tags={"size": _size(max(entry.areas)), "category": entry.category},
+            clip=str(entry.picture),
         )
-        for (picture, category), objects in boxes.items()
+        for entry in _published(published.read_coco, request)
     ]
 
 
-def _names_by_id(path: Path, values: Any, field: str, value: Callable[[Entry, str], str]) -> Mapping[int, str]:
-    return dict(read_entries(path, values, lambda entry: [(int(entry.number_of("id")), value(entry, field))]))
-
-
-def _corners(entry: Entry) -> Box:
-    values = entry.fields.get("bbox")
-    if (
-        not isinstance(values, list)
-        or len(values) != len(("x", "y", "width", "height"))
-        or not all(isinstance(value, (int, float)) and value >= 0 for value in values)
-    ):
-        raise ValueError(f'it needs "bbox", [x, y, width, height] in pixels; got {values!r}')
-    x, y, width, height = map(float, values)
-    return x, y, x + width, y + height
+def _published(read: Callable[[Path, str], list[T]], request: Request) -> list[T]:
+    try:
+        return read(request.folder, request.split)
+    except OptionError as error:
+        raise QuestionsError(str(error)) from error
 
 
 def _size(area_px: float) -> str:

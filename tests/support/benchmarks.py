@@ -51,7 +51,7 @@ def votes(*answers: str) -> list[dict[str, Any]]:
     ]
 
 
-def vqa_v2(folder: Path) -> Path:
+def vqa_v2(folder: Path, split: str = "val2014") -> Path:
     questions, annotations = [], []
     for number, kind in enumerate(("number", "yes/no", "other"), 1):
         name = 262148000 + number
@@ -62,9 +62,9 @@ def vqa_v2(folder: Path) -> Path:
                 **{"answer_type": kind, "question_id": name, "answers": votes(*["2"] * 9, "3")},
             }
         )
-    write_json(folder / "v2_OpenEnded_mscoco_val2014_questions.json", {"info": {}, "questions": questions})
-    write_json(folder / "v2_mscoco_val2014_annotations.json", {"info": {}, "annotations": annotations})
-    write_picture(folder / "val2014" / "COCO_val2014_000000262148.jpg")
+    write_json(folder / f"v2_OpenEnded_mscoco_{split}_questions.json", {"info": {}, "questions": questions})
+    write_json(folder / f"v2_mscoco_{split}_annotations.json", {"info": {}, "annotations": annotations})
+    write_picture(folder / split / f"COCO_{split}_000000262148.jpg")
     return folder
 
 
@@ -99,20 +99,22 @@ def doc_vqa(folder: Path) -> Path:
     return folder
 
 
-def coco(folder: Path) -> Path:
+def coco(folder: Path, split: str = "val2017", pictures: int = 1) -> Path:
     objects = [
-        {"id": 1, "image_id": 9, "category_id": 18, "bbox": [0, 0, 64, 64], "area": 4096, "iscrowd": 0},
-        {"id": 2, "image_id": 9, "category_id": 18, "bbox": [96, 32, 32, 32], "area": 900, "iscrowd": 0},
-        {"id": 3, "image_id": 9, "category_id": 1, "bbox": [0, 0, 128, 96], "area": 12288, "iscrowd": 0},
-        {"id": 4, "image_id": 9, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 1},
+        {"id": 1, "category_id": 18, "bbox": [0, 0, 64, 64], "area": 4096, "iscrowd": 0},
+        {"id": 2, "category_id": 18, "bbox": [96, 32, 32, 32], "area": 900, "iscrowd": 0},
+        {"id": 3, "category_id": 1, "bbox": [0, 0, 128, 96], "area": 12288, "iscrowd": 0},
+        {"id": 4, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 1},
     ]
+    numbers = range(9, 9 + pictures)
     content = {
-        "images": [{"id": 9, "file_name": "000000000009.jpg", "width": 128, "height": 96}],
+        "images": [{"id": number, "file_name": f"{number:012d}.jpg", "width": 128, "height": 96} for number in numbers],
         "categories": [{"id": 1, "name": "person"}, {"id": 18, "name": "dog", "supercategory": "animal"}],
-        "annotations": objects,
+        "annotations": [{**each, "image_id": number} for number in numbers for each in objects],
     }
-    write_json(folder / "annotations" / "instances_val2017.json", content)
-    write_picture(folder / "val2017" / "000000000009.jpg")
+    write_json(folder / "annotations" / f"instances_{split}.json", content)
+    for number in numbers:
+        write_picture(folder / split / f"{number:012d}.jpg", number)
     return folder
 
 

@@ -38,10 +38,13 @@ def adapt(
     ] = None,
     boxes: Annotated[
         str | None,
-        text_option("--boxes", metavar="FILE", help="Also learn from labels: JSONL of pictures, questions and boxes."),
+        text_option(
+            "--boxes", metavar="PATH", help="Also learn from labels: JSONL of questions and boxes, or COCO's folder."
+        ),
     ] = None,
     frames: Annotated[
-        str | None, text_option("--frames", metavar="N", help=f"Frames of all clips together. [{FRAMES}]")
+        str | None,
+        text_option("--frames", metavar="N", help=f"Frames of all clips together, pictures of COCO. [{FRAMES}]"),
     ] = None,
     steps: Annotated[str | None, text_option("--steps", metavar="N", help=f"Steps of learning. [{STEPS}]")] = None,
     minutes: Annotated[
@@ -74,7 +77,7 @@ def adapt(
     Other commands use it with --allocator.
     """
     if not clips and boxes is None:
-        raise ConfigError("no CLIP to learn from; give videos or pictures, or --boxes FILE")
+        raise ConfigError("no CLIP to learn from; give videos or pictures, or --boxes PATH")
     if steps is not None and minutes is not None:
         raise ConfigError("--steps and --minutes both say how long; give one of them")
     if scorer is not None and scorer not in SCORERS:

@@ -1,4 +1,4 @@
-"""Boxes to learn from, in a file as `question_lines` describes: `read_labels`, `plan_labels`."""
+"""Boxes to learn from, in a file as `question_lines` describes, or COCO's: `read_labels`, `plan_labels`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from arr_coc.adaptation.cases import Box
 from arr_coc.adaptation.lessons import Lesson, PlannedLesson
+from arr_coc.adaptation.published import CocoObjects, check_pictures, coco_split, is_vqa_v2, read_coco
+from arr_coc.errors import OptionError
 from stream.errors import SourceError
 from stream.extensions.adapt.clips import HELD_OUT_PART, ClipFrame, clip_frames
 from stream.extensions.adapt.question_lines import QuestionLine, read_question_lines
@@ -26,9 +28,26 @@ class Label:
     boxes: tuple[Box, ...]
 
 
-def read_labels(path: Path) -> list[Label]:
-    """All lines of a file. Raises ConfigError, naming the line, for an invalid line, and for a file without any."""
-    return read_question_lines(path, _label)
+def read_labels(path: Path, pictures: int, seed: int) -> list[Label]:
+    """All lines of a file, or what is to be found in so many pictures of COCO, drawn at random.
+
+    Raises ConfigError, naming the line, for an invalid line, and for a file without any; OptionError, naming the file,
+    if COCO cannot be read.
+    """
+    coco = coco_split(path)
+    if coco is None:
+        return read_question_lines(path, _label)
+    folder, split = coco
+    if is_vqa_v2(folder) and not (folder / "annotations").is_dir():
+        raise OptionError(f"{folder} is VQAv2, which has no boxes", "give COCO's folder; fine-tune learns from VQAv2")
+    by_picture: dict[int, list[CocoObjects]] = {}
+    for objects in read_coco(folder, split):
+        if any(left < right and top < bottom for left, top, right, bottom in objects.boxes):  # a few hold nothing
+            by_picture.setdefault(objects.picture, []).append(objects)
+    drawn = np.random.default_rng(seed).permutation(list(by_picture))[:pictures]
+    found = [objects for picture in drawn for objects in by_picture[int(picture)]]
+    check_pictures(objects.path for objects in found)
+    return [Label(objects.path, False, objects.question, objects.boxes) for objects in found]
 
 
 def plan_labels(labels: Sequence[Label], max_tiles: int, seed: int) -> list[PlannedLesson]:

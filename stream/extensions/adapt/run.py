@@ -11,23 +11,25 @@ from pathlib import Path
 from arr_coc.adaptation.adapt import LEAST_PICTURES, Adaptation, AdaptOptions, AdaptResult
 from arr_coc.adaptation.folder import AdaptFolder
 from arr_coc.adaptation.lessons import PlannedLesson
+from arr_coc.adaptation.published import coco_annotations, coco_split
 from arr_coc.adaptation.questions import GENERIC_QUESTIONS, read_question_file
 from arr_coc.errors import OptionError, counted
-from arr_coc.layer_weights import fingerprint
+from arr_coc.layer_weights import fingerprint as fingerprint_of_weights
 from arr_coc.qwen.loading import load_qwen
 from stream.control import signals_handled
 from stream.errors import OutputFailed
 from stream.extensions.adapt.clips import plan_clips
 from stream.extensions.adapt.labels import plan_labels, read_labels
 from stream.extensions.adapt.progress import AdaptBar
-from stream.recording.identity import source_fingerprint
+from stream.recording.identity import fingerprint, source_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class LearningMaterial:
-    """Clips to learn from, a file of `questions` about them (None: generic ones), and a file of `boxes`.
+    """Clips to learn from, a file of `questions` about them (None: generic ones), and a file of `boxes` or COCO's
+    folder.
 
-    `frames` of all clips together, each of at most `max_tiles`.
+    `frames` of all clips together, and so many pictures of COCO, each of at most `max_tiles`.
     """
 
     clips: tuple[str, ...]
@@ -45,7 +47,7 @@ class LearningMaterial:
         if self.boxes is None:
             labels = []
         else:
-            labels = read_labels(_path(self.boxes))
+            labels = read_labels(_path(self.boxes), self.frames, seed)
         if self.clips:
             clips = plan_clips(self.clips, self.frames, questions, self.max_tiles, seed)
         else:
@@ -68,7 +70,7 @@ class LearningMaterial:
         return {
             "clips": _digest(source_fingerprint(clip) or clip for clip in self.clips),
             "questions": "generic" if self.questions is None else _digest([_path(self.questions).read_text("utf-8")]),
-            "boxes": "none" if self.boxes is None else _digest([_path(self.boxes).read_text("utf-8")]),
+            "boxes": "none" if self.boxes is None else _digest_of_boxes(_path(self.boxes)),
             "--frames": str(self.frames),
             "--max-tiles": str(self.max_tiles),
         }
@@ -114,7 +116,7 @@ def run_adaptation(
     with AdaptBar() as bar, signals_handled(bar.on_signal):
         bar.begin("loading the model", None)
         qwen = load_qwen(teacher.model, device=teacher.device, dtype=teacher.dtype)
-        made_of = {"model weights": fingerprint(qwen.model.get_input_embeddings().weight), **settings}
+        made_of = {"model weights": fingerprint_of_weights(qwen.model.get_input_embeddings().weight), **settings}
         try:
             return Adaptation(qwen, adapt_folder, options, bar).run(lessons, made_of)
         except OSError as error:
@@ -128,6 +130,13 @@ def run_adaptation(
 
 def _path(name: str) -> Path:
     return Path(name).expanduser()
+
+
+def _digest_of_boxes(path: Path) -> str:
+    coco = coco_split(path)
+    if coco is None:
+        return _digest([path.read_text("utf-8")])
+    return fingerprint(coco_annotations(*coco))
 
 
 def _digest(texts: Iterable[str]) -> str:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from arr_coc.errors import OptionError
 from stream.errors import ConfigError, SourceError
 from stream.extensions.adapt.clips import HELD_OUT_PART, QUESTIONS_A_FRAME, ClipFrame, clip_frames, plan_clips
 from stream.extensions.adapt.labels import plan_labels, read_labels
+from tests.support.benchmarks import coco, vqa_v2
 from tests.support.video import make_video
 
 QUESTIONS = tuple(f"What is {number}?" for number in range(20))
@@ -110,7 +112,7 @@ def test_labels_are_lessons_with_boxes_in_the_pixels_that_the_frame_has_now(tmp_
         {"video": "clip.mp4", "question": "What?", "boxes": [[0, 0, 32, 32]]},
         {"frames": ["large.png", "clip.mp4"], "question": "Late?", "boxes": [[0, 0, 32, 32]]},
     ]
-    plan = plan_labels(read_labels(labels_of(tmp_path, "", *lines)), 6, seed=1)
+    plan = plan_labels(read_labels(labels_of(tmp_path, "", *lines), 9, 1), 6, seed=1)
     lessons = {lesson.questions: lesson for planned_lesson in plan if (lesson := planned_lesson.load()) is not None}
     assert set(lessons) == {("Where?", "And this?"), ("What?",), ("Late?",)}
     large = lessons["Where?", "And this?"]
@@ -143,10 +145,33 @@ def test_labels_are_lessons_with_boxes_in_the_pixels_that_the_frame_has_now(tmp_
 def test_lines_that_are_no_labels_are_refused_in_one_line(tmp_path: Path, line: object, message: str) -> None:
     (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(ConfigError, match=message) as refused:
-        read_labels(labels_of(tmp_path, line))
+        read_labels(labels_of(tmp_path, line), 9, 1)
     assert "\n" not in str(refused.value)
+
+
+def test_pictures_of_coco_are_drawn_at_random_with_all_that_is_in_them(tmp_path: Path) -> None:
+    folder = coco(tmp_path, "train2017", pictures=9)
+    labels = read_labels(folder, 4, 1)
+    assert labels == read_labels(folder, 4, 1) != read_labels(folder, 4, 2)
+    assert len({label.path for label in labels}) == 4
+    assert {label.question for label in labels} == {"Where is the dog?", "Where is the person?"}
+    (folder / "train2017").rename(folder / "val2017")
+    (folder / "annotations" / "instances_train2017.json").rename(folder / "annotations" / "instances_val2017.json")
+    assert len(read_labels(folder / "annotations" / "instances_val2017.json", 99, 1)) == 18
+    lessons = [
+        plan.load() for plan in plan_labels(read_labels(folder / "annotations/instances_val2017.json", 2, 1), 6, 1)
+    ]
+    assert [lesson is not None and lesson.image.shape for lesson in lessons] == [(64, 64, 3)] * 2
+
+
+def test_other_folders_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"cannot read .*instances_train2017.json: No such file"):
+        read_labels(tmp_path, 4, 1)
+    vqa_v2(tmp_path, "train2014")
+    with pytest.raises(OptionError, match="is VQAv2, which has no boxes; give COCO's folder; fine-tune learns from"):
+        read_labels(tmp_path, 4, 1)
 
 
 def test_a_label_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file or directory; give a JSONL file"):
-        read_labels(tmp_path / "nosuch.jsonl")
+        read_labels(tmp_path / "nosuch.jsonl", 9, 1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stream.cli import main
+from tests.support.benchmarks import coco
 from tests.support.models import tiny_folder
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
@@ -66,10 +67,21 @@ def test_an_allocator_is_made_and_used(
     assert "was made for another model than other, or for other weights of it; make one" in one_line(capsys)
 
 
+def test_boxes_of_coco_teach_without_clips(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = coco(tmp_path / "coco", "train2017", pictures=10)
+    (folder / "train2017" / "000000000012.jpg").write_bytes(b"broken")
+    arguments = ["adapt", "--boxes", str(folder), "-m", str(model), "-o", str(tmp_path / "made"), "--steps", "2"]
+    assert main([*arguments, "--frames", "10"]) == 0
+    assert "learned from 14 questions about 7 frames" in capsys.readouterr().out
+    about = json.loads((tmp_path / "made" / "adapt.json").read_text())
+    assert about["pictures"] + about["held_out"] == 9
+    assert about["unread"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("-o made", "no CLIP to learn from; give videos or pictures, or --boxes FILE"),
+        ("-o made", "no CLIP to learn from; give videos or pictures, or --boxes PATH"),
         ("nosuch.mp4 -o made", "nosuch.mp4 does not exist"),
         ("- -o made", "standard input can be read only once, in order; record it, and give the file"),
         ("rtsp://host/a -o made", "can be read only once, in order"),
