@@ -2,5 +2,6 @@
 
 from arr_coc.finetune.collator import AnswerCollator
 from arr_coc.finetune.module import TrainableQwen
+from arr_coc.finetune.parts import LearningRates
 
-__all__ = ["AnswerCollator", "TrainableQwen"]
+__all__ = ["AnswerCollator", "LearningRates", "TrainableQwen"]

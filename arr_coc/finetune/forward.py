@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
 from arr_coc.errors import ContextLengthError, OptionError, counted
+from arr_coc.finetune.activations import run_checkpointed
 from arr_coc.finetune.pictures import pictures_of
 from arr_coc.finetune.sequences import SequenceLayout, ShownRegions, lay_out, question_ids
 from arr_coc.layer import ARRCOCLayer, token_texels
@@ -38,7 +39,7 @@ from arr_coc.qwen.processor_inputs import (
     unpack,
 )
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.vision import VisualTokens, encode_regions
+from arr_coc.qwen.vision import VisualTokens, attend_afresh, embed_rows, run_blocks
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.texture.pictures import Picture
 from arr_coc.texture.regions import token_positions
@@ -228,9 +229,9 @@ class BatchedForward:
             pixels = [picture.pixels(choice.regions) for picture, choice in pairs]
             regions = [choice.regions for _, choice in pairs]
         device = qwen.vision_device
-        return encode_regions(
-            qwen.tower, torch.stack(pixels).to(device), torch.stack(regions).to(device), grid, qwen.preprocessing.scale
-        )
+        placed = torch.stack(regions).to(device)
+        rows = embed_rows(qwen.tower, torch.stack(pixels).to(device), placed, grid, qwen.preprocessing.scale)
+        return run_blocks(qwen.tower, rows, attend_afresh(qwen.tower, placed), run_checkpointed)
 
     def _carrying(self, tokens: VisualTokens, picture: ModelPicture, choice: PictureChoice) -> VisualTokens:
         """Return one picture's tokens [K, D] for the language model, with their gradient to relevance."""
@@ -317,8 +318,9 @@ def _info(choices: Sequence[PictureChoice], places: Sequence[PicturePlace], layo
         regions = torch.zeros(0, 0, 3, dtype=torch.long)
         mask = torch.zeros(0, 0, dtype=torch.bool)
     return ARRCOCInfo(
-        relevance=tuple(choice.relevance for choice in choices),
-        scores=tuple(choice.scores for choice in choices),
+        # copies, because FSDP warns of views in what a module returns
+        relevance=tuple(choice.relevance.clone() for choice in choices),
+        scores=tuple(choice.scores.clone() for choice in choices),
         weights=torch.stack([choice.weights for choice in choices]) if choices else torch.zeros(0, 3, device=device),
         regions=regions.to(device),
         positions=(token_positions(regions) * mask[..., None]).to(device),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from arr_coc.finetune.activations import ActivationsOnHost
 from arr_coc.finetune.forward import ARRCOCModelOutput, BatchedForward, BatchInputs
 from arr_coc.finetune.saving import save_folder
 from arr_coc.hub import upload
@@ -30,7 +31,8 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
     `ARRCOCLayer` that chooses its tokens. `forward` computes the loss of a batch, `generate` answers with the weights
     as they are by then. `docs/fine-tuning.md` shows training.
 
-    `encode`: how `forward` shows the chosen tokens.
+    `encode`: how `forward` shows the chosen tokens. `offload_activations`: whether what it saves for the backward pass
+    is kept in the host's memory, not on the device.
     """
 
     accepts_loss_kwargs = False  # transformers' Trainer: the loss is the mean over a batch, as the stock model's
@@ -46,6 +48,7 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
             parameter.requires_grad_(parameter.is_floating_point())
         self.allocator.to(qwen.device)
         self.encode = encode
+        self.offload_activations = False
         self._is_trained = False
         self._bind(qwen)
         self.register_state_dict_post_hook(_drop_tied)
@@ -105,7 +108,10 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
     ) -> None:
-        """Keep no activations of the language model's layers for the backward pass, as transformers does."""
+        """Keep no activations of layers for the backward pass, in training mode: they are computed again.
+
+        As transformers does it, in the language model and in the vision tower.
+        """
         stock = self.qwen.model
         enable = getattr(stock, "activation_checkpointing_enable", None) or stock.gradient_checkpointing_enable
         enable(activation_checkpointing_kwargs, **options)
@@ -165,17 +171,19 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
             ArrCocError: As `to_rgb`, for a picture that cannot be read.
         """
         forward = BatchedForward(self.qwen, self.allocator, self.encode)
-        return forward(
-            BatchInputs(
-                input_ids,
-                attention_mask,
-                pixel_values,
-                image_grid_thw,
-                labels,
-                images=images,
-                question_mask=question_mask,
-            )
+        inputs = BatchInputs(
+            input_ids,
+            attention_mask,
+            pixel_values,
+            image_grid_thw,
+            labels,
+            images=images,
+            question_mask=question_mask,
         )
+        if not self.offload_activations:
+            return forward(inputs)
+        with ActivationsOnHost():
+            return forward(inputs)
 
     def _bind(self, qwen: QwenVL) -> None:
         """Answer with these parts; what was kept of earlier answers is dropped.

@@ -247,20 +247,39 @@ def embed_rows(
     return EncoderRows(hidden, angles.cos(), angles.sin())
 
 
-def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
+def run_block(index: int, block: Any, hidden: torch.Tensor, rows: EncoderRows, attend: Attend) -> torch.Tensor:
+    """Return the rows after a block.
+
+    Args:
+        index: Number of the block.
+        block: The stock block.
+        hidden: [B, N, C], of all rows.
+        rows: Embedded patches, for their rotation.
+        attend: Attention of a layer.
+    """
+    query, key, value = _projected(block.attn, block.norm1(hidden), rows)
+    return _after_attention(block, hidden, attend(index, query, key, value))
+
+
+RunBlock: TypeAlias = Callable[[int, Any, torch.Tensor, EncoderRows, Attend], torch.Tensor]
+"""How a block is run: `run_block`, or something around it."""
+
+
+def run_blocks(tower: Any, rows: EncoderRows, attend: Attend, run: RunBlock = run_block) -> VisualTokens:
     """Run rows through the blocks and mergers of a tower.
 
     Args:
         tower: A stock vision tower.
         rows: Embedded patches.
         attend: Attention of a layer, which decides the rows that each row attends to.
+        run: How each block is run.
     """
     # A loop of its own, not `block_steps` run to its end: torch.compile loses what a generator returns.
     taps = _deepstack_layers(tower)
     hidden = rows.hidden
     deepstack = []
     for index, block in enumerate(tower.blocks):
-        hidden = _run_block(index, block, hidden, rows, attend)
+        hidden = run(index, block, hidden, rows, attend)
         if index in taps:
             deepstack.append(_merged(tower.deepstack_merger_list[taps.index(index)], hidden))
     return VisualTokens(_merged(tower.merger, hidden), tuple(deepstack))
@@ -288,7 +307,7 @@ def partly_encoded(
     attend = attend_afresh(tower, regions)
     hidden = rows.hidden
     for index, block in enumerate(tower.blocks[:blocks]):
-        hidden = _run_block(index, block, hidden, rows, attend)
+        hidden = run_block(index, block, hidden, rows, attend)
     return hidden
 
 
@@ -337,12 +356,6 @@ def _deepstack_layers(tower: Any) -> list[int]:
     if TOWER_FAMILIES[tower.config.model_type].deepstack:
         return list(tower.deepstack_visual_indexes)
     return []
-
-
-def _run_block(index: int, block: Any, hidden: torch.Tensor, rows: EncoderRows, attend: Attend) -> torch.Tensor:
-    """Run `hidden` [B, N, C], of all rows, through the block number `index`."""
-    query, key, value = _projected(block.attn, block.norm1(hidden), rows)
-    return _after_attention(block, hidden, attend(index, query, key, value))
 
 
 def _after_attention(block: Any, rows: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
