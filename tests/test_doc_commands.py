@@ -138,7 +138,11 @@ def test_options_of_a_module_are_accepted(command: Command) -> None:
     module = import_module(command.words[2])
     option_words = list(command.words[3:])
     if hasattr(module, "__path__"):
-        parsed: Any = typer.main.get_command(import_module(f"{command.words[2]}.__main__").app)
+        program = import_module(f"{command.words[2]}.__main__")
+        if hasattr(program, "parser"):
+            program.parser().parse_args(option_words)
+            return
+        parsed: Any = typer.main.get_command(program.app)
         if option_words and option_words[0] in parsed.commands:
             parsed = parsed.commands[option_words.pop(0)]
     else:

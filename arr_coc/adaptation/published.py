@@ -22,7 +22,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from arr_coc.adaptation.cases import Box
-from arr_coc.errors import OptionError, counted
+from arr_coc.errors import OptionError, of_counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def check_pictures(paths: Iterable[Path]) -> None:
     missing = [path for path in wanted if not path.is_file()]
     if missing:
         raise OptionError(
-            f"{len(missing)} of {counted(len(wanted), 'picture')} are missing, the first is {missing[0]}",
+            f"{of_counted(len(missing), len(wanted), 'picture')} cannot be found, the first is {missing[0]}",
             f"unpack {missing[0].parent.name}.zip there",
         )
 

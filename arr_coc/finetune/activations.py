@@ -33,7 +33,7 @@ def run_checkpointed(index: int, block: Any, hidden: torch.Tensor, rows: Encoder
 class ActivationsOnHost(save_on_cpu):
     """Context of a forward pass: what it saves for the backward pass goes to the host's memory, and comes back there.
 
-    Weights stay where they are, although autograd saves them too. With a GPU the memory is pinned, so that copies run
+    Weights, which autograd saves too, stay on the device. With a GPU the memory is pinned, so that copies run
     beside the computation.
     """
 

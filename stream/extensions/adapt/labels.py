@@ -39,7 +39,9 @@ def read_labels(path: Path, pictures: int, seed: int) -> list[Label]:
         return read_question_lines(path, _label)
     folder, split = coco
     if is_vqa_v2(folder) and not (folder / "annotations").is_dir():
-        raise OptionError(f"{folder} is VQAv2, which has no boxes", "give COCO's folder; fine-tune learns from VQAv2")
+        raise OptionError(
+            f"{folder} is VQAv2, which has no boxes", "give COCO's folder; arr_coc.finetune learns from VQAv2"
+        )
     by_picture: dict[int, list[CocoObjects]] = {}
     for objects in read_coco(folder, split):
         if any(left < right and top < bottom for left, top, right, bottom in objects.boxes):  # a few hold nothing

@@ -93,5 +93,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_missing_pictures_are_counted(tmp_path: Path) -> None:
     paths = [objects.path for objects in read_coco(coco(tmp_path, "train2017", pictures=3))]
     paths[0].unlink()
-    with pytest.raises(OptionError, match=r"1 of 3 pictures are missing, the first is .*09.jpg; unpack train2017.zip"):
+    with pytest.raises(
+        OptionError, match=r"1 of 3 pictures cannot be found, the first is .*09.jpg; unpack train2017.zip"
+    ):
         check_pictures(paths)

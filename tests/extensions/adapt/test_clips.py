@@ -168,7 +168,7 @@ def test_other_folders_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"cannot read .*instances_train2017.json: No such file"):
         read_labels(tmp_path, 4, 1)
     vqa_v2(tmp_path, "train2014")
-    with pytest.raises(OptionError, match="is VQAv2, which has no boxes; give COCO's folder; fine-tune learns from"):
+    with pytest.raises(OptionError, match=r"is VQAv2, which has no boxes; give COCO's folder; arr_coc.finetune learns"):
         read_labels(tmp_path, 4, 1)
 
 
