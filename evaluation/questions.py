@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -125,14 +126,14 @@ class FileQuestion:
         return EvalQuestion(self.id, self.kind, self.text, self.answers, frames, times_s, boxes=boxes)
 
 
-def read_questions(path: Path) -> list[FileQuestion]:
-    """All lines of a file, checked before anything is run.
+def read_questions(path: Path, *, answered: bool = True) -> list[FileQuestion]:
+    """All lines of a file, checked before anything is run. Unless they must be `answered`, they may lack answers.
 
     Raises QuestionsError, naming the line, for what is no JSON object, lacks a field, has one that is not known, or
     names a file that is missing or is no picture; and if the file cannot be read or holds nothing.
     """
     try:
-        questions = read_question_lines(path, _parse_line)
+        questions = read_question_lines(path, partial(_parse_line, answered=answered))
     except ConfigError as error:
         raise QuestionsError(str(error)) from error
     duplicate = first_twice(question.id for question in questions)
@@ -141,7 +142,7 @@ def read_questions(path: Path) -> list[FileQuestion]:
     return questions
 
 
-def _parse_line(line: QuestionLine) -> FileQuestion:
+def _parse_line(line: QuestionLine, *, answered: bool) -> FileQuestion:
     paths = line.paths()
     sizes = {_size(path) for path in paths} if line.media_field != "video" else set()
     if len(sizes) > 1:
@@ -150,7 +151,7 @@ def _parse_line(line: QuestionLine) -> FileQuestion:
         id=str(line.fields.get("id", line.number)),
         kind=line.text("kind", "own"),
         text=line.text("question"),
-        answers=line.texts("answers"),
+        answers=line.texts("answers") if answered or "answers" in line.fields else (),
         paths=paths,
         is_video=line.media_field == "video",
         boxes=line.boxes(),

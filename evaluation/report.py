@@ -168,7 +168,7 @@ def at_equal_tokens(rows: Iterable[Row]) -> list[dict[str, Any]]:
             same_budget = cell[2] == other[2] or other[1] == FULL
             compared = cell[1] in (OURS, GLANCED) and other[1] not in (OURS, cell[1])
             if compared and cell[0] == other[0] and same_budget:
-                difference = _difference(cell_rows, other_rows)
+                difference = paired_difference(cell_rows, other_rows)
                 if difference:
                     comparisons.append({**dict(zip(CELL, cell, strict=True)), "against": _name(other), **difference})
     return comparisons
@@ -203,7 +203,9 @@ def at_equal_flops(cell_figures: Sequence[Cell]) -> list[dict[str, Any]]:
     return comparisons
 
 
-def _difference(rows: Sequence[Row], other_rows: Sequence[Row]) -> dict[str, float] | None:
+def paired_difference(rows: Sequence[Row], other_rows: Sequence[Row]) -> dict[str, float] | None:
+    """The mean difference in score on the questions that both answered, with the ends of its 95 % interval and their
+    `count`; None if there are none."""
     scores, other_scores = scores_by_question(rows), scores_by_question(other_rows)
     pairs = {question: scores[question] - other_scores[question] for question in scores if question in other_scores}
     if not pairs:

@@ -20,7 +20,7 @@ import typer
 from arr_coc.errors import ArrCocError
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from evaluation.errors import EvaluationError, ResultsError
+from evaluation.errors import ChoiceError, EvaluationError, ResultsError
 from evaluation.journal import AnswerJournal, Row, model_hash
 from evaluation.output import benchmark_lines, check_plotting, effects_table, plot, table, write
 from evaluation.public.items import Request
@@ -40,6 +40,9 @@ BAD_INPUT = 2
 VIDEO_FRAMES, MAX_TOKENS = 4, 64
 """Of a question that belongs to no public benchmark."""
 
+NO_ALLOCATOR = "none"
+"""In place of an allocator's folder: without the one that comes with the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
@@ -57,9 +60,31 @@ class Outputs:
         """Raise ResultsError if a file would be overwritten that is no evaluation's, or is read too."""
         for path in (self.figures, self.answers, self.picture):
             if path is not None and questions is not None and os.path.realpath(path) == os.path.realpath(questions):
-                raise ResultsError(f"{path} holds the questions; choose another --out and --png")
+                raise ResultsError(f"{path} holds the questions; choose another name for the results")
         if self.figures.exists() and not _is_evaluation(self.figures):
             raise ResultsError(f"{self.figures} is there already, and no evaluation wrote it; choose another --out")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Model to load: a folder or name on the hub (None: the bundled one), and its allocator: None for the one that
+    comes with it, or NO_ALLOCATOR."""
+
+    model: str | None = None
+    allocator: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def load(self, max_tokens: int = MAX_TOKENS) -> ModelUnderTest:
+        """Load it, to answer with at most so many tokens. Raises as `load_qwen`."""
+        allocator = None if self.allocator == NO_ALLOCATOR else self.allocator
+        qwen = load_qwen(self.model, device=self.device, dtype=self.dtype, allocator=allocator)
+        identity = model_hash(Path(qwen.model.name_or_path))
+        if allocator is not None:
+            identity = f"{identity} allocator {model_hash(Path(allocator))}"
+        if self.allocator == NO_ALLOCATOR:
+            return ModelUnderTest(replace(qwen, allocator=None), f"{identity} untrained", max_tokens)
+        return ModelUnderTest(qwen, identity, max_tokens)
 
 
 def evaluate(
@@ -94,7 +119,7 @@ def evaluate(
     figures = {
         "evaluation": "accuracy against tokens",
         "machine": machine() | {"device": str(asking.qwen.device), "threads": torch.get_num_threads()},
-        "model": _model(asking),
+        "model": describe_model(asking),
         "suites": {suite.name: suite.hash for suite in suites},
         "cells": cell_figures,
         "at_equal_tokens": at_equal_tokens(rows),
@@ -180,13 +205,11 @@ def main(
         suites = _suites(suite, of, questions, count, frames or VIDEO_FRAMES, public)
         if png is not None:
             check_plotting()
-        qwen = load_qwen(model, device=device, dtype=dtype, allocator=allocator)
-        identity = model_hash(Path(qwen.model.name_or_path))
-        if allocator is not None:
-            identity = f"{identity} allocator {model_hash(allocator)}"
-        asking = ModelUnderTest(qwen, identity, max_tokens or MAX_TOKENS)
-        if untrained:
-            asking = ModelUnderTest(replace(qwen, allocator=None), f"{identity} untrained", asking.max_tokens)
+        if untrained and allocator is not None:
+            raise ChoiceError("--untrained and --allocator are two allocators; give one of them")
+        trained = None if allocator is None else str(allocator)
+        options = ModelOptions(model, NO_ALLOCATOR if untrained else trained, device, dtype)
+        asking = options.load(max_tokens or MAX_TOKENS)
         figures = evaluate(asking, suites, ways, outputs, public)
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -218,7 +241,8 @@ def _suites(
     return suites
 
 
-def _model(asking: ModelUnderTest) -> dict[str, Any]:
+def describe_model(asking: ModelUnderTest) -> dict[str, Any]:
+    """Name, hash and kind of a model, as results have them."""
     qwen: QwenVL = asking.qwen
     return {
         "name": qwen.model_id,

@@ -144,6 +144,8 @@ def run_suite(
     ways: Sequence[StrategyRun],
     journal: AnswerJournal,
     on_answered: Callable[[PendingQuestion], None],
+    *,
+    keep_regions: bool = False,
 ) -> list[Row]:
     """Answer what the journal does not hold yet.
 
@@ -158,6 +160,7 @@ def run_suite(
         ways: Strategies at their budgets; each answers all questions.
         journal: Earlier answers, to which new ones are added.
         on_answered: Called with each question once it has been answered in every way.
+        keep_regions: Whether new rows have `regions` and `grid`, of the newest frame, as lists.
 
     Returns:
         All rows of the suite, question by question.
@@ -184,7 +187,10 @@ def run_suite(
             for predecessor in clip[answered:-1] if way.strategy.begin is not None else ():
                 _reply(asking, way, stream, predecessor.load())
             streams[number] = stream, len(clip)
-            journal.add({**key, **_answer(asking, way, stream, question)})
+            row = _answer(asking, way, stream, question)
+            if not keep_regions:
+                del row["regions"], row["grid"]
+            journal.add({**key, **row})
         on_answered(pending)
     return journal.rows(iter(keys))
 
@@ -235,4 +241,6 @@ def _answer(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: 
         "ttft_ms": reply.ttft_ms,
         "peak_bytes": peak_bytes(asking.qwen.device),
         **asdict(places),
+        "regions": reply.regions.tolist(),
+        "grid": list(reply.grid.shape),
     }

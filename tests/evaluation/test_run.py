@@ -147,6 +147,8 @@ def test_the_allocators_weights_can_be_left_out(tmp_path: Path) -> None:
         model = json.loads((tmp_path / "out.json").read_text())["model"]
         assert model["allocator"] == ("untrained" if untrained else "trained")
         assert model["hash"].endswith(" untrained") == bool(untrained)
+    refused = command(*options, "--strategy", "arr-coc", "--untrained", "--allocator", "mine")
+    assert (refused.exit_code, "give one of them" in refused.stderr) == (2, True)
     assert len((tmp_path / "out.answers.jsonl").read_text().splitlines()) == 2, "the one is not taken for the other"
 
 

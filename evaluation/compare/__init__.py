@@ -1,0 +1,1 @@
+"""Two ways to answer the same questions, side by side: `python -m evaluation.compare`."""
