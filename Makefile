@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Three processes for two cores: some tests wait. Tests of one file stay together.
 WORKERS ?= --numprocesses 3 --dist loadfile
-BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion tile_news void allocate channels encode transport fleet hops pipeline startup busy live pacing until watch answer memory memory_live batching whole_model small_weights outliers peers glance feedback web failover
+BENCHMARKS := texture opengl layouts precision hierarchical text_shapes cuts motion tile_news void allocate channels encode transport fleet hops pipeline startup busy live pacing until watch answer memory memory_live batching whole_model small_weights outliers peers glance feedback web failover
 SOAKS := $(addprefix benchmarks.,soak soak_answers reconnect watch_memory web_memory) $(addprefix tests.soak.,chaos chaos_simulated hostile_client fleet_simulation)
 
 # Run each program in turn. If one fails, go on, and end with the list of those that failed.

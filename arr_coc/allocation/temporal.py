@@ -28,7 +28,7 @@ DEAD_BAND = 0.02
 RENEWAL = 0.25
 """A tile whose appearance changed by this much forgets its past altogether; less change, in proportion."""
 
-_SETTLED = 1e-3
+SETTLED = 1e-3
 """Distance of blended from current relevance below which a scene has settled, if the host can look at it…"""
 
 _SETTLED_SHARE = 1e-4
@@ -122,7 +122,7 @@ class TemporalBlend:
             before = (past.blended, past.output, past.appearance)
             blended, new_output, largest = self._maps.blend(origin, before, relevance, appearance, limits)
             output = past.output if new_output is None else new_output
-            self._is_settled = largest < _SETTLED
+            self._is_settled = largest < SETTLED
         else:
             past = past.at(self._warp)
             change = (appearance[:-1] - past.appearance[:-1]).abs().amax(dim=0)
@@ -134,7 +134,7 @@ class TemporalBlend:
             if relevance.is_cpu:
                 if output.equal(past.output):
                     output = past.output
-                self._is_settled = float((blended - relevance).abs().max()) < _SETTLED
+                self._is_settled = float((blended - relevance).abs().max()) < SETTLED
         return _Past(relevance if self._is_settled else blended, output, appearance)
 
 

@@ -101,7 +101,7 @@ class CompiledScores:
         self._parameters = [parameter for parameter in realiser.parameters() if not parameter.is_inference()]
         self._built_versions = self._versions
         self._scores = arrays.copy(np.zeros((3, *shape), np.float32))
-        self._weights = _pack_weights(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
+        self._weights = pack_weights(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
         rows, cols = self.shape
         chunks = -(-cols // LANES)
         stride = chunks * LANES + 2
@@ -118,13 +118,8 @@ class CompiledScores:
     def _make_balance(self, query: torch.Tensor | None) -> KernelBalance:
         balancer = self._realiser.balancer
         participation = self._realiser.participation
-        bias = balancer.statistics.bias.detach()
-        if query is not None and balancer.query is not None:
-            bias = bias + balancer.pool_query(query)[0]
-        self._balance_weights = [
-            _array(part) for part in (balancer.statistics.weight, bias, balancer.out.weight, balancer.out.bias)
-        ]
-        balance = KernelBalance(*self.shape, len(bias), self._query_scorer is not None)
+        self._balance_weights = pack_balance(balancer, query)
+        balance = KernelBalance(*self.shape, len(self._balance_weights[1]), self._query_scorer is not None)
         balance.asked = query is not None and balancer.query is not None
         balance.hears = query is not None and participation.asked is not None
         for name, array in zip(("statistics", "bias", "out", "out_bias"), self._balance_weights, strict=True):
@@ -195,7 +190,7 @@ def follows(realiser: RelevanceRealiser) -> bool:
     return not hooked and type(realiser.participation.asked) in (type(None), QueryAttention, QueryCrossAttention)
 
 
-def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
+def pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None = None) -> Map:
     """Return the weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without
     one."""
     perspective = realiser.perspective
@@ -222,6 +217,15 @@ def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
         ]
     parts[2] = torch.cat(bias)
     return np.concatenate([_array(part).ravel() for part in parts])
+
+
+def pack_balance(balancer: AdaptiveTensionBalancer, query: torch.Tensor | None = None) -> list[Map]:
+    """Return a balancer's weights as kernels read them: of statistics [W, 6], their bias [W], to which a `query`
+    [1, Lq, D] adds, of the output [3, W], and its bias [3]."""
+    bias = balancer.statistics.bias.detach()
+    if query is not None and balancer.query is not None:
+        bias = bias + balancer.pool_query(query)[0]
+    return [_array(part) for part in (balancer.statistics.weight, bias, balancer.out.weight, balancer.out.bias)]
 
 
 def _first_layer(layer: nn.Conv2d) -> torch.Tensor:

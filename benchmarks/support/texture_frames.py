@@ -241,6 +241,12 @@ class GenerateMipmap:
         with self._device.current():
             size = (self._shape[1], self._shape[0])
             gl.glTextureSubImage2D(self._name, 0, 0, 0, *size, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, self._rgba)
+            self.generate()
+
+    def generate(self) -> None:
+        """Make the levels of what level 0 holds."""
+        gl = self._device.library.gl
+        with self._device.current():
             gl.glGenerateTextureMipmap(self._name)
             gl.glFinish()
 

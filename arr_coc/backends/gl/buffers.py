@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,33 @@ class MappedBuffer(GlResource):
             address = gl.glMapNamedBufferRange(buffer, 0, nbytes, flags)
         self.name = buffer.value
         self.memory: npt.NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(address)))
+
+
+class StorageBuffer(GlResource):
+    """A buffer in the device's own memory, for kernels; its host copies parts in and out, in the order of commands."""
+
+    def __init__(self, device: GlDevice, nbytes: int) -> None:
+        """Raise DeviceLost if the device lacks the memory."""
+        gl = device.library.gl
+        buffer = ctypes.c_uint()
+        with device.creating(f"a buffer of {nbytes} bytes"):
+            gl.glCreateBuffers(1, buffer)
+            super().__init__(device, "glDeleteBuffers", (buffer.value,))
+            gl.glNamedBufferStorage(buffer, nbytes, None, gl.GL_DYNAMIC_STORAGE_BIT)
+        self._device = device
+        self.name = buffer.value
+        self.nbytes = nbytes
+
+    def write(self, values: npt.NDArray[Any], offset: int = 0) -> None:
+        """Copy a contiguous array to `offset` bytes from the start. Some context must be current."""
+        self._device.library.calls.glNamedBufferSubData(self.name, offset, values.nbytes, values.ctypes.data)
+
+    def read(self, values: npt.NDArray[Any], offset: int, activity: str) -> None:
+        """Fill a contiguous array from `offset` bytes on, once kernels have run. Raises DeviceLost after a time
+        limit."""
+        Fence(self._device).wait(activity)
+        self._device.library.calls.glGetNamedBufferSubData(self.name, offset, values.nbytes, values.ctypes.data)
+        self._device.check(activity)
 
 
 class Fence:

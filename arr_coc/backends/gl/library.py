@@ -51,7 +51,9 @@ HEAVY: dict[str, tuple[Any, ...]] = {
     "glClientWaitSync": (c_uint, c_sync, c_uint, ctypes.c_uint64),
     "glDispatchCompute": (None, c_uint, c_uint, c_uint),
     "glFlush": (None,),
+    "glGetNamedBufferSubData": (None, c_uint, c_offset, c_size, c_void_p),
     "glGetTextureSubImage": (None, c_uint, *[c_int] * 7, c_uint, c_uint, c_int, c_void_p),
+    "glNamedBufferSubData": (None, c_uint, c_offset, c_size, c_void_p),
     "glTextureSubImage2D": (None, c_uint, *[c_int] * 5, c_uint, c_uint, c_void_p),
     "eglDestroyContext": (c_uint, c_void_p, c_void_p),
     "eglMakeCurrent": (c_uint, c_void_p, c_void_p, c_void_p, c_void_p),
@@ -110,6 +112,8 @@ SHADER_STORAGE_BUFFER = 0x90D2
 TEXTURE_FETCH_BARRIER = 0x0008
 SHADER_IMAGE_ACCESS_BARRIER = 0x0020
 TEXTURE_UPDATE_BARRIER = 0x0100
+BUFFER_UPDATE_BARRIER = 0x0200
+SHADER_STORAGE_BARRIER = 0x2000
 CLIENT_MAPPED_BUFFER_BARRIER = 0x4000
 
 SYNC_GPU_COMMANDS_COMPLETE = 0x9117

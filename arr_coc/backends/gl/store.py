@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.backends.gl.device import open_device
 from arr_coc.backends.gl.kernels import Floats, gather, read_back, sample, sample_along
+from arr_coc.backends.gl.maps import CHANNEL_PLANES, CHANNELS, Map, TileMaps
+from arr_coc.backends.gl.relevance import GlRelevance
 from arr_coc.backends.gl.texture import TileTexture
 from arr_coc.backends.gl.upload import Way, cheaper, plan_upload
 from arr_coc.errors import DeviceLost
 from arr_coc.texture.packing import cover
-from arr_coc.texture.store.base import BaseTextureStore, DrawnTexture
+from arr_coc.texture.store.base import BaseTextureStore, DrawnTexture, TextureView
 from arr_coc.texture.store.planes import Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.texture.store.raster import allocate_levels
-from arr_coc.types import FramePlanes
+from arr_coc.types import FramePlanes, FrameStamp, TileGrid, TileVersions
+
+if TYPE_CHECKING:
+    import torch
 
 
 class GlTexels:
@@ -29,7 +36,8 @@ class GlTexels:
 
     def __init__(self, texture: TileTexture, level0: Plane) -> None:
         rows, cols = texture.shape
-        self._texture = texture
+        self.texture = texture
+        self._maps: TileMaps | None = None
         self._levels = dict(enumerate(allocate_levels(rows, cols)))
         self._levels[0] = level0
         self._stale = np.zeros((rows, cols), bool)
@@ -48,21 +56,70 @@ class GlTexels:
                     # are what reading a rectangle costs beside its tiles: five levels, two calls each.
                     rectangles = cheaper(cover(self._stale), 100)
                     coarse = {level: pixels for level, pixels in self._levels.items() if level}
-                    read_back(self._texture, rectangles, coarse)
+                    read_back(self.texture, rectangles, coarse)
                     self._stale[:] = False
         return self._levels[level]
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
         """Return the pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
-        return gather(self._texture, regions)
+        return gather(self.texture, regions)
 
     def sample(self, points: Floats) -> npt.NDArray[np.float32]:
         """Return the colours at points; see `arr_coc.backends.gl.kernels.sample`."""
-        return sample(self._texture, points)
+        return sample(self.texture, points)
 
     def sample_along(self, points: Floats, footprints: Floats, width_px: float = 1.0) -> npt.NDArray[np.float32]:
         """Return the colours averaged along lines; see `arr_coc.backends.gl.kernels.sample_along`."""
-        return sample_along(self._texture, points, footprints, width_px)
+        return sample_along(self.texture, points, footprints, width_px)
+
+    def channels(self) -> Map:
+        """Return the channels of `core13` and entropy: float32 [14, gh, gw]."""
+        with self._refresh_lock, self.texture.device.current():
+            if self._maps is None:
+                self._maps = TileMaps(self.texture)
+            self._maps.fill_channels()
+            return self._maps.read(0, CHANNEL_PLANES)
+
+
+class GlView(TextureView):
+    """A texture view with more: relevance that stays on the device (`DeviceRelevance`)."""
+
+    def __init__(self, stamp: FrameStamp, grid: TileGrid, versions: TileVersions, texels: GlTexels) -> None:
+        super().__init__(stamp, grid, versions, texels)
+        self._on_device = texels
+
+    @property
+    def texture(self) -> TileTexture:
+        """The texture that the device reads. Raises StoreError after the lease has ended."""
+        self._held()
+        return self._on_device.texture
+
+    def start_relevance(self, weights: Map, settings: Mapping[str, float]) -> GlRelevance:
+        """Return the relevance of the texture's frames; see `GlRelevance`. Raises as `texture`, and DeviceLost."""
+        return GlRelevance(self.texture, weights, settings)
+
+
+class GlChannelView(GlView):
+    """The same of a device that computes channels faster than the host (`DeviceChannels`)."""
+
+    def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the channels of profile `core13`, float32 [13, gh, gw], and the entropy, float32 [gh, gw], in host
+        memory: the maps alone, not the levels that they are made from.
+
+        They equal `arr_coc.relevance.channels.texture_array` bit for bit, but for saliency (within 2e-6). Raises
+        StoreError after the lease has ended, DeviceLost if the device failed.
+        """
+        import torch  # takes a second, which a store that is only written to need not wait for
+
+        self._held()
+        maps = torch.from_numpy(self._on_device.channels())
+        return maps[:CHANNELS], maps[CHANNELS]
+
+    def luma(self) -> torch.Tensor:
+        """Return the luma of level 1: float32 [16·gh, 16·gw] of whole numbers, 0…255. Raises as `texture_array`."""
+        import torch
+
+        return torch.from_numpy(cv2.cvtColor(self.read(1), cv2.COLOR_RGB2GRAY)).float()
 
 
 class GlStore(BaseTextureStore):
@@ -85,6 +142,7 @@ class GlStore(BaseTextureStore):
         self.way: Way | None = None
         self.last_way: Way | None = None
         self.device = open_device(cuda_device)
+        self.gives_channels = not self.device.software
         super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
         self._texture = TileTexture(self.device, *fmt.grid.shape)
         self._reader = GlTexels(self._texture, self._host.read(0))
@@ -93,6 +151,17 @@ class GlStore(BaseTextureStore):
     def hardware(self) -> str:
         major, minor = self.device.version
         return f"OpenGL {major}.{minor}, {self.device.renderer}{' (software)' if self.device.software else ''}"
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[GlView]:
+        """As any store's, with a view of more."""
+        kind = GlChannelView if self.gives_channels else GlView
+        with super().lease(timeout_ms) as view:
+            gl_view = kind(view.stamp, view.grid, view.versions, self._reader)
+            try:
+                yield gl_view
+            finally:
+                gl_view.release()
 
     @contextmanager
     def texels(self, timeout_ms: int | None = None) -> Iterator[GlTexels]:

@@ -134,6 +134,9 @@ CHECKS: tuple[GpuCheck, ...] = (
     ),
     GpuCheck("shaders", "stream.extensions.doctor.gpu.kernels:shaders", "run without --backend gl", needs=("opengl",)),
     GpuCheck("store gl", "stream.extensions.doctor.gpu.stores:gl_store", "run without --backend gl", needs=("opengl",)),
+    GpuCheck(
+        "choice gl", "stream.extensions.doctor.gpu.relevance:gl_choice", "run without --backend gl", needs=("shaders",)
+    ),
     GpuCheck("store cuda", "stream.extensions.doctor.gpu.stores:cuda_store", _STORE_REMEDY, needs=("torch",)),
     GpuCheck("streams", "stream.extensions.doctor.gpu.stores:streams", _STORE_REMEDY, needs=("torch",)),
     GpuCheck("pinned", "stream.extensions.doctor.gpu.stores:pinned_memory", _STORE_REMEDY, needs=("torch",)),

@@ -13,7 +13,7 @@ from arr_coc.backends.cuda.device import CudaDevice, compile_kernel, find_device
 from arr_coc.backends.cuda.nvrtc import compile_source, nvrtc_version
 from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.backends.cuda.view import CudaView
-from arr_coc.backends.gl.store import GlStore
+from arr_coc.backends.gl.store import GlChannelView, GlStore
 from arr_coc.backends.registry import open_store
 from arr_coc.errors import BackendMissing
 from arr_coc.relevance.channels import texture_array
@@ -226,15 +226,19 @@ def compare_difference(size: Size, seed: int, noise: int | None = None, layout: 
 
 def compare_channels(size: Size, seed: int, kind: str | None = None) -> None:
     """The thirteen channels and the entropy of `kind`, noise or soft; without it both."""
-    exact = [*range(8), 11]
     for picture_kind in ("noise", "soft") if kind is None else (kind,):
         with view_of(random_picture(np.random.default_rng(seed), *size, picture_kind)) as view:
-            channels, entropy = (tensor.cpu() for tensor in view.texture_array())
-            expected = texture_array(view)
-        require_equal(channels[exact], expected.channels[exact], "channels 0 to 7 and 11")
-        require_equal(entropy, expected.entropy, "entropy")
-        require_close(channels[8:11], expected.channels[8:11], "saliency", 2e-6)
-        require_close(channels[12], expected.channels[12], "distance to a colour cluster", 1e-3)
+            _require_same_channels(view, cluster_error=1e-3)
+
+
+def _require_same_channels(view: CudaView | GlChannelView, cluster_error: float) -> None:
+    exact = [*range(8), 11]
+    channels, entropy = (tensor.cpu() for tensor in view.texture_array())
+    expected = texture_array(view)
+    require_equal(channels[exact], expected.channels[exact], "channels 0 to 7 and 11")
+    require_equal(entropy, expected.entropy, "entropy")
+    require_close(channels[8:11], expected.channels[8:11], "saliency", 2e-6)
+    require_close(channels[12], expected.channels[12], "distance to a colour cluster", cluster_error)
 
 
 def compare_samples(size: Size, seed: int) -> None:
@@ -282,7 +286,7 @@ COMPARISONS: dict[str, Callable[[Size, int], None]] = {
 
 
 def shaders() -> CheckResult:
-    """Compare the compute shaders of OpenGL: mipmaps, regions, samples."""
+    """Compare the compute shaders of OpenGL: mipmaps, regions, samples, channels."""
     for seed, size in enumerate(ODD_SIZES):
         _compare_at(_compare_shaders, size, seed)
     with _gl_store(np.zeros((32, 32, 3), np.uint8)) as store:
@@ -302,6 +306,10 @@ def _compare_shaders(size: Size, seed: int) -> None:
             levels = [reference_view.read(level) / 255.0 for level in range(LEVELS)]
         points = _random_points(rng, size)
         require_close(texels.sample(points), trilinear(levels, points), "samples", SAMPLE_ERROR)
+        store.gives_channels = True
+        with store.lease() as view:
+            assert isinstance(view, GlChannelView)
+            _require_same_channels(view, cluster_error=1e-6)
     if seed % 4:
         return
     centres, lines = _random_lines(rng)

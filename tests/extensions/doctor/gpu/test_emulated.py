@@ -40,7 +40,17 @@ def run(check: GpuCheck) -> CheckReport:
 
 
 TAKING_LONGER = ("time allocate", "time hops", "time model")
-ELSEWHERE = ("driver", "opengl", "shaders", "store gl", "store glcuda", "time gl", "time interop", *TAKING_LONGER)
+ELSEWHERE = (
+    "driver",
+    "opengl",
+    "shaders",
+    "store gl",
+    "choice gl",
+    "store glcuda",
+    "time gl",
+    "time interop",
+    *TAKING_LONGER,
+)
 IN_SECONDS = [name for name in BY_NAME if name not in ELSEWHERE]
 
 
@@ -68,7 +78,7 @@ def test_a_texture_that_opengl_draws_from_passes(machine: CpuMachine, monkeypatc
 
 def test_opengl_in_software_is_marked() -> None:
     require("gl")
-    for name in ("opengl", "shaders", "store gl", "time gl"):
+    for name in ("opengl", "shaders", "store gl", "choice gl", "time gl"):
         report = run(BY_NAME[name])
         assert report.state == "works", report.finding
         assert report.software
