@@ -28,32 +28,26 @@ import cv2
 import numpy as np
 import torch
 
-from arr_coc.allocation.device_relevance import DeviceRelevance
-from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest, choose
-from arr_coc.allocation.temporal import TemporalBlend
 from arr_coc.backends.gl.store import GlStore
 from arr_coc.backends.registry import open_store
-from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.relevance.cached_relevance import CachedRelevance
-from arr_coc.relevance.channels import TextureArrayCache, device_texture_array
 from arr_coc.texture.store.base import TextureStore
 from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, Colour, FramePlanes, FrameStamp, TileGrid
 from benchmarks.support.harness import percentiles, write_report
 from benchmarks.support.texture_frames import (
     SIZES,
-    GenerateMipmap,
     TextureCase,
     changing_tiles,
     make_frames,
     rgb_of,
 )
 from benchmarks.texture import finisher, since_ms
+from stream.extensions.doctor.gpu.driver_mipmaps import GenerateMipmap
+from stream.extensions.doctor.gpu.sizes import TOKENS, ShaderChoice, TileChoice, TorchChoice
 from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "opengl.json"
 SHARES = (0.01, 0.10, 1.0)
-TOKENS = 273
 LEASE_MS = 5000
 
 
@@ -120,35 +114,6 @@ def by_turns(ways: dict[str, Callable[[int], None]], rounds: int) -> dict[str, d
     return {name: percentiles(values[2:], 3) for name, values in times_ms.items()}
 
 
-class HostChoice:
-    """Relevance and choice of a stream's frames on the host."""
-
-    def __init__(self, store: TextureStore) -> None:
-        self._store = store
-        self._relevance, self._blend = CachedRelevance(RelevanceRealiser()), TemporalBlend()
-        self._cache = TextureArrayCache()
-
-    @torch.inference_mode()
-    def choose(self) -> torch.Tensor:
-        with self._store.lease() as view:
-            texture = device_texture_array(view, "core13", self._cache)
-            realised = self._relevance.compute(texture, None)
-            relevance = self._blend.step(realised.relevance, texture.looks, view.stamp.media_ns)
-        return choose(AllocationRequest(relevance, TOKENS, 0.25, 0, AllocationHistory()), "topk").regions
-
-
-class DeviceChoice:
-    """The same on the device."""
-
-    def __init__(self, store: GlStore) -> None:
-        self._store, self._relevance = store, DeviceRelevance(RelevanceRealiser())
-
-    def choose(self) -> torch.Tensor:
-        with self._store.lease() as view:
-            self._relevance.step(view)
-        return self._relevance.choose(TOKENS).regions
-
-
 def choice_times(grid: TileGrid, rounds: int) -> dict[str, Any]:
     """Percentiles of milliseconds of each way, and the share of equal tiles of the first and the last way."""
     case = TextureCase(0.10)
@@ -160,11 +125,11 @@ def choice_times(grid: TileGrid, rounds: int) -> dict[str, Any]:
         cpu = stack.enter_context(closing(open_store(fmt, "cpu", lease_timeout_ms=LEASE_MS)))
         gl[0].gives_channels, gl[1].gives_channels, gl[2].gives_channels = False, True, False
         torch.manual_seed(0)
-        ways: dict[str, tuple[TextureStore, DeviceChoice | HostChoice]] = {
-            "device": (gl[0], DeviceChoice(gl[0])),
-            "host, channels of the device": (gl[1], HostChoice(gl[1])),
-            "host, levels read back": (gl[2], HostChoice(gl[2])),
-            "host, CPU store": (cpu, HostChoice(cpu)),
+        ways: dict[str, tuple[TextureStore, TileChoice]] = {
+            "device": (gl[0], ShaderChoice(TOKENS)),
+            "host, channels of the device": (gl[1], TorchChoice(TOKENS)),
+            "host, levels read back": (gl[2], TorchChoice(TOKENS)),
+            "host, CPU store": (cpu, TorchChoice(TOKENS)),
         }
         times_ms: dict[str, list[float]] = {name: [] for name in ways}
         equal = []
@@ -175,7 +140,8 @@ def choice_times(grid: TileGrid, rounds: int) -> dict[str, Any]:
                 store.write(frames[turn % 2], difference, stamp)
                 finisher(store)()
                 start_ns = time.perf_counter_ns()
-                regions[name] = chooser.choose()
+                with store.lease() as view:
+                    regions[name] = chooser.choose(view)
                 times_ms[name].append(since_ms(start_ns))
             equal.append(torch.equal(regions["device"], regions["host, CPU store"]))
     milliseconds = {name: percentiles(values[2:], 3) for name, values in times_ms.items()}

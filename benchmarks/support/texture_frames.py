@@ -19,6 +19,7 @@ from av.video.reformatter import ColorRange, Colorspace
 
 from arr_coc.errors import StoreError
 from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, TileGrid
+from stream.extensions.doctor.gpu.driver_mipmaps import GenerateMipmap
 
 SIZES = {"720p": TileGrid.of(720, 1280), "1080p": TileGrid.of(1080, 1920), "4K": TileGrid.of(2160, 3840)}
 
@@ -216,49 +217,6 @@ def kornia_pyramid(picture: torch.Tensor) -> list[torch.Tensor]:
 
     pyramid: list[torch.Tensor] = kornia.geometry.transform.build_pyramid(picture, LEVELS)
     return pyramid
-
-
-class GenerateMipmap:
-    """The driver's own: upload of a whole level 0 as RGBA, glGenerateMipmap, and waiting for it."""
-
-    name = "glGenerateMipmap"
-
-    def __init__(self, grid: TileGrid) -> None:
-        """Raise BackendMissing if nothing here gives OpenGL."""
-        from arr_coc.backends.gl.device import open_device
-
-        self._device, self._shape = open_device(), (grid.padded_height_px, grid.padded_width_px)
-        self._rgba = np.empty((*self._shape, 4), np.uint8)
-        gl, name = self._device.library.gl, ctypes.c_uint()
-        with self._device.current():
-            gl.glCreateTextures(gl.GL_TEXTURE_2D, 1, name)
-            gl.glTextureStorage2D(name, LEVELS, gl.GL_RGBA8, self._shape[1], self._shape[0])
-        self._name = name.value
-
-    def run(self, level0: Plane) -> None:
-        gl = self._device.library.gl
-        cv2.cvtColor(level0, cv2.COLOR_RGB2RGBA, dst=self._rgba)
-        with self._device.current():
-            size = (self._shape[1], self._shape[0])
-            gl.glTextureSubImage2D(self._name, 0, 0, 0, *size, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, self._rgba)
-            self.generate()
-
-    def generate(self) -> None:
-        """Make the levels of what level 0 holds."""
-        gl = self._device.library.gl
-        with self._device.current():
-            gl.glGenerateTextureMipmap(self._name)
-            gl.glFinish()
-
-    def levels(self) -> list[Plane]:
-        gl, levels = self._device.library.gl, []
-        with self._device.current():
-            for level in range(LEVELS):
-                shape = (self._shape[0] >> level, self._shape[1] >> level, 4)
-                texels = np.empty(shape, np.uint8)
-                gl.glGetTextureImage(self._name, level, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, texels.nbytes, texels)
-                levels.append(texels[..., :3])
-        return levels
 
 
 def peers(grid: TileGrid) -> Iterator[Peer]:

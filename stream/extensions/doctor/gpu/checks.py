@@ -160,6 +160,14 @@ CHECKS: tuple[GpuCheck, ...] = (
         memory_mb=12_000,
     ),
     GpuCheck("time gl", "stream.extensions.doctor.gpu.timing:opengl", _SLOW_REMEDY, needs=("store gl",)),
+    GpuCheck(
+        "gl against cpu",
+        "stream.extensions.doctor.gpu.sizes:opengl",
+        _SLOW_REMEDY,
+        needs=("choice gl",),
+        limit_s=90,
+    ),
+    GpuCheck("cuda against cpu", "stream.extensions.doctor.gpu.sizes:cuda", _SLOW_REMEDY, needs=("allocator",)),
     GpuCheck("time interop", "stream.extensions.doctor.gpu.timing:interop", _SLOW_REMEDY, needs=("store glcuda",)),
 )
 """All checks: what the others need, single kernels, whole stores, sharing, the model, then times."""

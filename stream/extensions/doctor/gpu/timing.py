@@ -29,7 +29,7 @@ from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.texture.store.base import TextureStore
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
-from arr_coc.types import FramePlanes, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from stream.extensions.doctor.gpu.checks import CheckFailed, CheckResult, Figure, GpuCheck
 from stream.extensions.doctor.gpu.model import QUERY, TEXT_TOKENS, disable_end_tokens, picture_allocator, pictures
 from stream.extensions.doctor.gpu.reference import stamp
@@ -392,16 +392,32 @@ def model() -> CheckResult:
 
 
 def opengl() -> CheckResult:
-    """Time the OpenGL store."""
+    """Time the OpenGL store, and mipmaps of the whole frame by the driver."""
     from arr_coc.backends.gl.device import open_device
     from arr_coc.backends.gl.store import GlStore
+    from stream.extensions.doctor.gpu.driver_mipmaps import GenerateMipmap
 
     gl = open_device()
     scene = make_scene(*(SMALL if gl.software else LARGE), torch.device("cpu"))
     regions = np.array([[0, row, col] for row, col in np.argwhere(np.ones(scene.dirty.shape, bool))[:BUDGET]])
     with closing(GlStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)) as store:
         update, gather = _frame_times(store, scene, lambda view: view.gather(regions), 3 if gl.software else 50)
-    figures = (Figure("update", update), Figure("gather", gather))
+        with store.lease() as view:
+            own = [view.read(level).astype(np.int16) for level in range(LEVELS)]
+    driver = GenerateMipmap(store.grid)
+    driver.run(own[0].astype(np.uint8))
+    apart = max(int(np.abs(levels[0] - levels[1]).max()) for levels in zip(driver.levels(), own, strict=True))
+    took_ms = []
+    for _ in range(3):
+        start_ns = time.perf_counter_ns()
+        driver.generate()
+        took_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
+    figures = (
+        Figure("update", update),
+        Figure("gather", gather),
+        Figure("glGenerateMipmap", statistics.median(took_ms)),
+        Figure("glGenerateMipmap differs", apart, "of 255"),
+    )
     return CheckResult.of_figures(*figures, facts={"renderer": gl.renderer}, software=gl.software)
 
 
