@@ -24,7 +24,7 @@ from arr_coc.types import Colour, FramePlanes, FrameStamp, TileChange, TileGrid,
 
 @runtime_checkable
 class TensorStore(Protocol):
-    """A store on a device, which takes frames that are tensors there."""
+    """A store that takes frames that are tensors, on the device `place`."""
 
     format: PlaneFormat
 

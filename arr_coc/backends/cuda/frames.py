@@ -11,9 +11,9 @@ import torch
 
 from arr_coc.backends.cuda.device import CudaDevice
 from arr_coc.backends.cuda.memory import DeviceTexture, StagingBuffer, StreamOrder
-from arr_coc.errors import ShapeError
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
-from arr_coc.types import Colour, TileGrid
+from arr_coc.texture.store.tensors import channels_last
+from arr_coc.types import TileGrid
 
 Mask = npt.NDArray[np.bool_]
 
@@ -37,18 +37,9 @@ class DeviceFrame:
         Raises:
             ShapeError: The tensor has another shape, dtype or device.
         """
-        size = (fmt.height_px, fmt.width_px)
-        shape = tuple(tensor.shape)
-        if fmt.layout != "rgb":
-            raise ShapeError(f"frames as tensors are RGB, and the store was opened for layout {fmt.layout}")
-        if tensor.dtype != torch.uint8 or shape not in ((*size, 3), (3, *size)):
-            raise ShapeError(
-                f"a frame is uint8 {[*size, 3]} or {[3, *size]} for this store, got {tensor.dtype} {list(shape)}; "
-                "open another store for frames of another size"
-            )
+        row, col, channel = channels_last(tensor, fmt).stride()
         device.check(tensor, "the frame")
-        row, col, channel = tensor.stride() if shape == (*size, 3) else (*tensor.stride()[1:], tensor.stride()[0])
-        return cls(tensor, (tensor.data_ptr(), row, col, channel, *size))
+        return cls(tensor, (tensor.data_ptr(), row, col, channel, fmt.height_px, fmt.width_px))
 
 
 class FrameUploader:
@@ -88,16 +79,3 @@ class FrameUploader:
     def _launch(self, name: str, stream: int, frame: DeviceFrame, *values: float) -> None:
         rows, cols = self._grid.shape
         self._device.kernels.launch(name, (cols, rows), stream, *frame.arguments, *values)
-
-
-def format_of(frame: torch.Tensor) -> PlaneFormat:
-    """Return the format of a store for frames as tensors: uint8 [H, W, 3] or [3, H, W] (a width of 3 is taken for
-    channels).
-
-    Raises ShapeError if the tensor is neither.
-    """
-    shape = tuple(frame.shape)
-    if frame.dtype != torch.uint8 or len(shape) != 3 or 3 not in (shape[0], shape[2]) or 0 in shape:
-        raise ShapeError(f"a frame is uint8 [H, W, 3] or [3, H, W], got {frame.dtype} {list(shape)}")
-    height, width = shape[:2] if shape[2] == 3 else shape[1:]
-    return PlaneFormat("rgb", height, width, (1, 1), Colour())

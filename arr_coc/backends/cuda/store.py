@@ -98,7 +98,7 @@ class CudaStore(BaseTextureStore):
     def compare_tensor(self, frame: torch.Tensor) -> Difference:
         """Compare a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
 
-        For stores of layout `rgb` (`frames.format_of`), with the same thresholds and rules as for frames in ordinary
+        For stores of layout `rgb` (`tensors.format_of`), with the same thresholds and rules as for frames in ordinary
         memory. Only the map of changes comes to the host. Raises ShapeError if the tensor has another shape, dtype or
         device, DeviceLost if the device failed, StoreError once the store is closed.
         """

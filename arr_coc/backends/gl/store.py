@@ -20,9 +20,10 @@ from arr_coc.backends.gl.upload import Way, cheaper, plan_upload
 from arr_coc.errors import DeviceLost
 from arr_coc.texture.packing import cover
 from arr_coc.texture.store.base import BaseTextureStore, DrawnTexture, TextureView
-from arr_coc.texture.store.planes import Mask, Plane, PlaneFormat, Thresholds
+from arr_coc.texture.store.planes import Difference, Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.texture.store.raster import allocate_levels
-from arr_coc.types import FramePlanes, FrameStamp, TileGrid, TileVersions
+from arr_coc.texture.store.tensors import channels_last
+from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
 
 if TYPE_CHECKING:
     import torch
@@ -152,6 +153,39 @@ class GlStore(BaseTextureStore):
         major, minor = self.device.version
         return f"OpenGL {major}.{minor}, {self.device.renderer}{' (software)' if self.device.software else ''}"
 
+    @property
+    def place(self) -> torch.device:
+        """The device that frames as tensors lie on: the host, which converts and uploads them."""
+        import torch
+
+        return torch.device("cpu")
+
+    def compare_tensor(self, frame: torch.Tensor) -> Difference:
+        """Compare a frame that is a tensor: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
+
+        For stores of layout `rgb` (`tensors.format_of`). One on another device is copied to the host. Raises ShapeError
+        if it has another shape or dtype.
+        """
+        return self.compare(self._planes_of(frame))
+
+    def write_tensor(self, frame: torch.Tensor, difference: Difference, stamp: FrameStamp) -> TileChange:
+        """Write the tiles that differ from a frame that is a tensor, as `write` does from planes.
+
+        Args:
+            frame: As `compare_tensor`.
+            difference: What `compare_tensor` returned for the frame.
+            stamp: The frame's stamp.
+
+        Raises:
+            ShapeError: As `compare_tensor`.
+            LeaseTimeout, DeviceLost, StoreError: As `write`.
+        """
+        return self.write(self._planes_of(frame), difference, stamp)
+
+    def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
+        """Compare and write a frame that is a tensor. Raises what `write_tensor` raises."""
+        return self.update(self._planes_of(frame), stamp)
+
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[GlView]:
         """As any store's, with a view of more."""
@@ -176,6 +210,10 @@ class GlStore(BaseTextureStore):
             self._texture.order()
             with self._texture.drawing():
                 yield DrawnTexture(self._texture.name, view.stamp, view.grid)
+
+    def _planes_of(self, frame: torch.Tensor) -> FramePlanes:
+        pixels = channels_last(frame, self.format).cpu().numpy()
+        return FramePlanes("rgb", (np.ascontiguousarray(pixels),))
 
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         plan = plan_upload(cover(dirty), self.grid.shape, self.way)

@@ -18,7 +18,6 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.packets import packet_from
 from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest, choose
 from arr_coc.backends.cuda.device import CudaDevice, call, find_device
-from arr_coc.backends.cuda.frames import format_of
 from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
@@ -29,6 +28,7 @@ from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.texture.store.base import TextureStore
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
+from arr_coc.texture.store.tensors import format_of
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from stream.extensions.doctor.gpu.checks import CheckFailed, CheckResult, Figure, GpuCheck
 from stream.extensions.doctor.gpu.model import QUERY, TEXT_TOKENS, disable_end_tokens, picture_allocator, pictures

@@ -19,11 +19,11 @@ from arr_coc.backends.cuda import device
 from arr_coc.backends.cuda import device as compiling
 from arr_coc.backends.cuda import device as driver
 from arr_coc.backends.cuda.device import LEGACY_STREAM, SIGNATURES, KernelSet
-from arr_coc.backends.cuda.frames import format_of
 from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.backends.registry import open_store
 from arr_coc.errors import BackendMissing, DeviceLost
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
+from arr_coc.texture.store.tensors import format_of
 from arr_coc.types import FramePlanes
 from tests.cuda_on_cpu.machine import CpuMachine
 from tests.support.video import random_planes, stamp

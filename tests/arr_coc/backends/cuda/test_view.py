@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import arr_coc.relevance.channels
 from arr_coc.backends.cuda.device import find_device
-from arr_coc.backends.cuda.frames import format_of
 from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.backends.registry import open_store
 from arr_coc.errors import DeviceLost, OptionError, ShapeError, StoreError
 from arr_coc.relevance.channels import TextureArrayCache, device_texture_array, texture_array
 from arr_coc.texture.store.planes import PlaneFormat, Thresholds
+from arr_coc.texture.store.tensors import format_of
 from arr_coc.types import REGION_SHAPES
 from stream.extensions.doctor.gpu.kernels import compare_channels, compare_difference, on_device, view_of
 from stream.extensions.doctor.gpu.model import compare_allocator
