@@ -92,6 +92,20 @@ def compare(run: ServedPage, page: Page) -> None:
     page.locator(".verdict.wrong").nth(1).wait_for()
 
 
+def blind(run: ServedPage, page: Page) -> None:
+    assert isinstance(run, ComparePage)
+    page.goto(run.url + "compare?example=shapes&blind=1&layers=t")
+    page.locator("#go:enabled").wait_for()
+    for _ in range(2):
+        page.locator("#go").click()
+        run.engine.go.release()
+        page.locator("#vote").wait_for()
+        if page.locator("#votes-table").is_hidden():
+            page.get_by_role("group", name="Which answer is better?").get_by_label("left").check()
+            page.get_by_role("button", name="Vote", exact=True).click()
+    page.locator("#votes-table").wait_for()
+
+
 class RememberedPage(ServedPage):
     """The page of a run that remembers, with a few moments of every kind."""
 
@@ -139,12 +153,13 @@ KINDS: dict[Callable[[ServedPage, Page], None], Callable[[], ServedPage]] = {
     live: watched,
     sources: ChosenPage,
     compare: ComparePage,
+    blind: ComparePage,
     past: RememberedPage,
 }
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("open_page", [live, table, zones, matches, player, microscope, sources, compare, past])
+@pytest.mark.parametrize("open_page", [live, table, zones, matches, player, microscope, sources, compare, blind, past])
 def test_axe_finds_nothing_amiss(
     axe: str, visit: Visit, open_page: Callable[[ServedPage, Page], None], width: int, scheme: Literal["light", "dark"]
 ) -> None:

@@ -1,12 +1,14 @@
 // The compare page: a picture, a question, columns of settings, and their answers side by side.
 
+import { BlindVote } from "./blind.js";
 import { openCamera } from "./camera.js";
-import { Column, mb, ms } from "./compare_columns.js";
+import { Column, mb, ms, nameOf } from "./compare_columns.js";
 import { byId, make, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
 import { Link, openSocket, readPicture, UNLINKED } from "./link.js";
 import { LAYERS, namesOf, startTheme, writeAddress } from "./settings.js";
 import { readJson } from "./untrusted.js";
+import { Votes } from "./votes.js";
 
 const FIELDS = [["q", "question", ""], ["max", "max-tokens", "48"], ["seed", "seed", "0"]];
 const RUNS = "The models are answering";
@@ -17,6 +19,7 @@ const page = { known: null, columns: [], picture: null, bitmap: null, running: n
 const given = new URLSearchParams(location.search);
 const view = new Set(LAYERS.filter((name) => (given.get("layers") ?? "td").includes(name)));
 
+const blind = new BlindVote({ shown: showAnswers, voted: takeVote });
 const showStatus = (words, bad) => writeNote("note", words, bad);
 const showPictureNote = (words, bad) => writeNote("picture-note", words, bad);
 
@@ -28,6 +31,7 @@ const handlers = {
     page.known = message;
     writeState("ok", "ready");
     if (!first) return;
+    page.votes = new Votes((settings) => nameOf(settings, new Set([...message.models, settings.model]).size > 1), message.facts);
     readAddress();
     byId("max-tokens").max = message.limits.max_tokens;
     for (const { name, question, general } of message.examples) {
@@ -40,30 +44,48 @@ const handlers = {
   begun() {
     page.columns.forEach((column) => column.clear());
     page.settings = page.columns.map((column) => column.settings);
-    showStatus("Comparing, one column after the other.");
+    page.held = [];
+    // which one answers first, and how fast, would show what it is
+    if (blind.hides) page.columns.forEach((column) => column.showState("answering"));
+    showStatus(blind.hides ? "Both are answering." : "Comparing, one column after the other.");
   },
-  progress: ({ column, state }) => page.columns[column]?.showState(state === "loading" ? "loading the model" : state),
-  text: ({ column, text }) => page.columns[column]?.addText(text),
+  progress: ({ column, state }) => blind.hides || page.columns[column]?.showState(state === "loading" ? "loading the model" : state),
+  text: ({ column, text }) => blind.hides || page.columns[column]?.addText(text),
   column(message) {
-    const column = page.columns[message.column];
-    if (message.error) column.showError(message.error);
-    else column.show(message, page.asked.bitmap);
+    if (blind.hides) return page.held.push(message);
+    showAnswer(message);
     showTable();
   },
   ended(message) {
+    page.held?.forEach(showAnswer);
     stop();
     message.verdicts?.forEach((verdict, number) => page.columns[number]?.showVerdict(verdict, page.asked.answer));
     for (const column of page.columns) if (!column.result && !column.error) column.clear();
     showStatus(message.error ?? (message.cancelled ? "Cancelled." : ""), Boolean(message.error));
+    if (blind.hides && page.columns.every((column) => column.result)) blind.open();
+    else if (blind.hides) blind.end();
     showTable();
-    const answers = page.columns.filter((column) => column.result).map((column) => `${column.name}: ${column.result.text}`);
-    byId("announce").textContent = answers.join(". ");
+    announce();
   },
   refused({ error }) {
-    if (page.running === "asked") stop();
+    if (page.running === "asked") {
+      stop();
+      if (blind.hides) blind.end();
+    }
     showStatus(error, true);
   },
 };
+
+function showAnswer(message) {
+  const column = page.columns[message.column];
+  if (message.error) column.showError(message.error);
+  else column.show(message, page.asked.bitmap);
+}
+
+function announce() {
+  const answered = [...byId("columns").children].map((root) => page.columns.find((column) => column.root === root)).filter((column) => column.result);
+  byId("announce").textContent = answered.map((column) => `${column.title.textContent}: ${column.result.text}`).join(". ");
+}
 
 const link = new Link({
   onMessage(message) {
@@ -74,6 +96,7 @@ const link = new Link({
     if (state === "connected") return;
     if (page.running) {
       stop();
+      if (blind.hides) blind.end();
       showStatus("The program was lost; ask again when it is back.", true);
     }
     if (state === "crowded") writeState("refused", "this page has as many viewers as it can; it tries again");
@@ -228,8 +251,10 @@ function removeColumn(column) {
 
 function showColumns() {
   const most = page.columns.length >= (page.known?.limits.columns ?? 6);
-  setDisabled(byId("add"), page.running ? RUNS : most ? "There is no room for another column" : "");
-  for (const column of page.columns) column.away.hidden = page.columns.length < 2 || Boolean(page.running);
+  const busy = page.running ? RUNS : blind.hides ? "Vote first" : "";
+  setDisabled(byId("add"), busy || (most ? "There is no room for another column" : ""));
+  setDisabled(byId("blind"), busy || (page.columns.length === 2 ? "" : "A blind vote is between two columns"));
+  for (const column of page.columns) column.away.hidden = page.columns.length < 2 || Boolean(busy);
   showWorld();
 }
 
@@ -255,6 +280,7 @@ function readAddress() {
   if (!page.columns.length) usual.forEach(addColumn);
   for (const [name, id] of FIELDS) if (given.get(name)) byId(id).value = given.get(name);
   byId("warm").checked = given.get("warm") !== "0";
+  byId("blind").checked = given.has("blind");
 }
 
 function writeChoices() {
@@ -262,7 +288,7 @@ function writeChoices() {
   const columns = page.columns.map(({ settings: { encode, strategy, budget, model } }) => [encode, strategy, budget, ...(model === page.known.models[0] ? [] : [model])].join(","));
   writeAddress(
     ...FIELDS.map(([name, id, usual]) => [name, byId(id).value, usual]),
-    ["warm", byId("warm").checked ? "" : "0"], ["example", page.example ?? ""], ["layers", namesOf(view), "td"], ["c", columns],
+    ["warm", byId("warm").checked ? "" : "0"], ["blind", byId("blind").checked ? "1" : ""], ["example", page.example ?? ""], ["layers", namesOf(view), "td"], ["c", columns],
   );
 }
 
@@ -275,12 +301,15 @@ function ask(event) {
   if (page.wanted) return showStatus("Asking when the picture is there …");
   if (page.running || !page.picture || !link.isOpen) return;
   page.running = "asked";
-  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer() };
+  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer(), example: page.example ?? null };
   const run = {
     picture: page.picture, question: byId("question").value.trim(), max_tokens: Number(byId("max-tokens").value),
     seed: Number(byId("seed").value), warm: byId("warm").checked, columns: page.columns.map((column) => column.settings),
   };
   page.asked.run = run;
+  if (blind.hides) blind.end();
+  if (byId("blind").checked && page.columns.length === 2) blind.begin(page.columns);
+  else putInOrder();
   link.send({ run });
   showStatus("Asking …");
   showReady();
@@ -290,6 +319,32 @@ function ask(event) {
 function stop() {
   page.running = null;
   showReady();
+}
+
+function putInOrder() {
+  for (const column of page.columns) column.side = "";
+  byId("columns").append(...page.columns.map(({ root }) => root));
+  writeNote("vote-note", "");
+}
+
+/* The blind vote */
+
+function takeVote({ vote, left, right }) {
+  const { run, width, height } = page.asked;
+  page.votes.keep([{
+    // not randomUUID, which a page without HTTPS lacks
+    id: [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("-"),
+    at: new Date().toISOString(), ...vote, question: run.question, max_tokens: run.max_tokens, seed: run.seed,
+    picture: { key: run.picture, width, height, example: page.asked.example },
+    left: left.settings, right: right.settings, texts: { left: left.result.text, right: right.result.text },
+  }]);
+  writeNote("vote-note", `Counted. Left was ${left.name}, right was ${right.name}.`);
+}
+
+/** The settings may be seen again. */
+function showAnswers() {
+  showReady();
+  showTable();
 }
 
 function showReady() {
@@ -305,7 +360,7 @@ function showReady() {
 const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", "prefill", "decode", "in all", "kept", "verdict"];
 
 function showTable() {
-  const done = page.columns.filter((column) => column.result || column.error);
+  const done = blind.hides ? [] : page.columns.filter((column) => column.result || column.error);
   setDisabled(byId("save"), done.some((column) => column.result) ? "" : "There is no answer yet");
   const head = make("tr", {}, ...HEADS.map((name, at) => make("th", { scope: "col", className: at === 1 ? "text" : "" }, name)));
   byId("table").tHead.replaceChildren(...(done.length ? [head] : []));
@@ -322,7 +377,7 @@ function showTable() {
 function save() {
   const kept = {
     made: new Date().toISOString(), ...page.known.facts,
-    picture: { width: page.asked.width, height: page.asked.height, example: page.example ?? null }, known_answer: page.asked.answer, ...page.asked.run,
+    picture: { width: page.asked.width, height: page.asked.height, example: page.asked.example }, known_answer: page.asked.answer, ...page.asked.run,
     columns: page.columns.filter((column) => column.result || column.error).map((column) => {
       const { topic, column: number, ...result } = column.result ?? { error: column.error };
       return { settings: page.settings[page.columns.indexOf(column)] ?? column.settings, ...result, verdict: column.agreement ?? null };
@@ -356,6 +411,6 @@ byId("ask").onsubmit = ask;
 byId("cancel").onclick = () => link.send({ cancel: true });
 byId("save").onclick = save;
 byId("question").addEventListener("input", showKnown);
-for (const id of ["question", "max-tokens", "seed", "warm"]) byId(id).addEventListener("change", writeChoices);
+for (const id of ["question", "max-tokens", "seed", "warm", "blind"]) byId(id).addEventListener("change", writeChoices);
 showLayers();
 globalThis.compare = page;

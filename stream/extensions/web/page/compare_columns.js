@@ -22,13 +22,20 @@ export function verdictOf(result, verdict, answer) {
   return parts.length ? { kind, text: parts.join(" · ") } : null;
 }
 
+/** Settings in words. */
+export function nameOf({ model, encode, strategy, budget }, withModel) {
+  const how = encode === "full" ? "all tokens" : [encode, strategy === "auto" ? "" : strategy, budget === "auto" ? "" : budget].filter(Boolean).join(" · ");
+  return withModel ? `${model} · ${how}` : how;
+}
+
 export class Column {
   /** `known` is the server's greeting; `changed` is called when a setting is, `remove` when the column is to go. */
   constructor(settings, known, view, { changed, remove }) {
     this.known = known;
     this.view = view;
     this.result = this.picture = null;
-    this.error = "";
+    this.error = this.side = "";
+    this.hidden = false;
     this.root = make("article", { className: "column" });
     this.title = make("h3");
     this.away = make("button", { type: "button", className: "icon", ariaLabel: "Remove the column", onclick: () => remove(this) }, "×");
@@ -74,13 +81,26 @@ export class Column {
   }
 
   get name() {
-    const { model, encode, strategy, budget } = this.settings;
-    const how = encode === "full" ? "all tokens" : [encode, strategy === "auto" ? "" : strategy, budget === "auto" ? "" : budget].filter(Boolean).join(" · ");
-    return this.known.models.length > 1 ? `${model} · ${how}` : how;
+    return nameOf(this.settings, this.known.models.length > 1);
+  }
+
+  /** Hide which settings are on this side, until `reveal`. */
+  hide(side) {
+    this.side = side;
+    this.hidden = true;
+    this.root.classList.add("hidden");
+    this.showTitle();
+  }
+
+  reveal() {
+    this.hidden = false;
+    this.root.classList.remove("hidden");
+    this.showTitle();
   }
 
   showTitle() {
-    this.title.textContent = this.name;
+    const side = this.side && this.side[0].toUpperCase() + this.side.slice(1);
+    this.title.textContent = this.hidden ? side : [side, this.name].filter(Boolean).join(": ");
     const full = this.fields.encode.value === "full";
     for (const field of [this.fields.budget, this.fields.strategy]) setDisabled(field, full ? "All tokens are shown" : "");
   }

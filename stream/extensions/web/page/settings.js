@@ -48,10 +48,14 @@ export function remembered(name, otherwise) {
   }
 }
 
+/** Keep a value in this browser; false if it keeps nothing more. */
 export function remember(name, value) {
   try {
     localStorage.setItem(`arr-coc-${name}`, JSON.stringify(value));
-  } catch { /* a browser may keep nothing */ }
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function setTheme(theme) {
