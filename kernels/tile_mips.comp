@@ -15,14 +15,21 @@ struct Tile {
 
 layout(std430, binding = 0) readonly restrict buffer Tiles { Tile tiles[]; };
 layout(binding = 0) uniform usamplerBuffer ring;
-#ifdef STORE_LEVEL_0
-layout(r32ui, binding = 0) writeonly restrict uniform uimage2D level0;
+#ifdef LAYERS  // of an array; a tile's is in the upper half of its row
+#define IMAGE uimage2DArray
+#define PLACE(column, line) ivec3(column, line, layer)
+#else
+#define IMAGE uimage2D
+#define PLACE(column, line) ivec2(column, line)
 #endif
-layout(r32ui, binding = 1) writeonly restrict uniform uimage2D level1;
-layout(r32ui, binding = 2) writeonly restrict uniform uimage2D level2;
-layout(r32ui, binding = 3) writeonly restrict uniform uimage2D level3;
-layout(r32ui, binding = 4) writeonly restrict uniform uimage2D level4;
-layout(r32ui, binding = 5) writeonly restrict uniform uimage2D level5;
+#ifdef STORE_LEVEL_0
+layout(r32ui, binding = 0) writeonly restrict uniform IMAGE level0;
+#endif
+layout(r32ui, binding = 1) writeonly restrict uniform IMAGE level1;
+layout(r32ui, binding = 2) writeonly restrict uniform IMAGE level2;
+layout(r32ui, binding = 3) writeonly restrict uniform IMAGE level3;
+layout(r32ui, binding = 4) writeonly restrict uniform IMAGE level4;
+layout(r32ui, binding = 5) writeonly restrict uniform IMAGE level5;
 
 shared uint corners[16];
 
@@ -35,9 +42,10 @@ uint box(uint a, uint b, uint c, uint d) {
     return sum.x | (sum.y << 8);
 }
 
-#define STORE(level, column, line, texel) imageStore(level, ivec2(column, line), uvec4(texel, 0u, 0u, 0u))
+#define STORE(level, column, line, texel) imageStore(level, PLACE(column, line), uvec4(texel, 0u, 0u, 0u))
 
 int stride;
+int layer;
 
 void store_row(ivec2 at, uvec4 row) {
 #ifdef STORE_LEVEL_0
@@ -74,7 +82,8 @@ uint quarter(int base, ivec2 at) {
 
 void main() {
     Tile tile = tiles[gl_WorkGroupID.x];
-    ivec2 place = ivec2(tile.column, tile.row);
+    ivec2 place = ivec2(tile.column, tile.row & 0xffffu);
+    layer = int(tile.row >> 16);
     ivec2 me = ivec2(gl_LocalInvocationID.xy);
     stride = int(tile.stride);
 

@@ -19,5 +19,6 @@ def test_mipmaps_and_choices_are_compared() -> None:
     assert (levels[0]["largest"], levels[0]["bytes_that_differ"]) == (0, 0)  # both have the same level 0
     assert all(0 <= level["largest"] <= 4 for level in levels)
     assert [row["share"] for row in report["mipmaps"]["small"]["times"]] == list(opengl.SHARES)
+    assert list(report["cameras"]["small"]) == ["a store each", "layers one by one", "layers together"]
     assert report["choice"]["small"]["equal_choices"] == 1
     assert len(report["choice"]["small"]["milliseconds"]) == 4

@@ -16,7 +16,7 @@ from arr_coc.backends.gl.kernels import Floats, gather, read_back, sample, sampl
 from arr_coc.backends.gl.maps import CHANNEL_PLANES, CHANNELS, Map, TileMaps
 from arr_coc.backends.gl.relevance import GlRelevance
 from arr_coc.backends.gl.texture import TileTexture
-from arr_coc.backends.gl.upload import Way, cheaper, plan_upload
+from arr_coc.backends.gl.upload import UploadPlan, Way, cheaper, plan_upload
 from arr_coc.errors import DeviceLost
 from arr_coc.texture.packing import cover
 from arr_coc.texture.store.base import BaseTextureStore, DrawnTexture, TextureView
@@ -145,7 +145,7 @@ class GlStore(BaseTextureStore):
         self.device = open_device(cuda_device)
         self.gives_channels = not self.device.software
         super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
-        self._texture = TileTexture(self.device, *fmt.grid.shape)
+        self._texture = self._make_texture()
         self._reader = GlTexels(self._texture, self._host.read(0))
 
     @property
@@ -215,12 +215,21 @@ class GlStore(BaseTextureStore):
         pixels = channels_last(frame, self.format).cpu().numpy()
         return FramePlanes("rgb", (np.ascontiguousarray(pixels),))
 
+    def _make_texture(self) -> TileTexture:
+        """Return the texture. Raises BackendMissing, DeviceLost."""
+        return TileTexture(self.device, *self.grid.shape)
+
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
+        plan = self._convert(planes, dirty)
+        self._texture.paint(self._host.read(0), plan)
+
+    def _convert(self, planes: FramePlanes, dirty: Mask) -> UploadPlan:
+        """Bring the host's level 0 up to date, and return how its dirty tiles are to be uploaded."""
         plan = plan_upload(cover(dirty), self.grid.shape, self.way)
         self._host.update(planes, dirty)
-        self._texture.paint(self._host.read(0), plan)
         self._reader.mark_stale(dirty)
         self.last_way = plan.way
+        return plan
 
     def _texels(self) -> GlTexels:
         return self._reader

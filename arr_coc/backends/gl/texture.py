@@ -123,9 +123,20 @@ class TileTexture(GlResource):
     """
 
     def __init__(
-        self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2, *, uploads: bool = True
+        self,
+        device: GlDevice,
+        rows: int,
+        cols: int,
+        frames_in_flight: int = 2,
+        *,
+        uploads: bool = True,
+        layer: tuple[int, int] | None = None,
     ) -> None:
-        """Raise BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
+        """`layer`: the name of an array of textures, and the number of its layer that this texture is; None for one of
+        its own.
+
+        Raises BackendMissing if the device has no textures of this size, DeviceLost if memory is short.
+        """
         self.device = device
         self.shape = (rows, cols)
         self._packer = TilePacker()
@@ -139,7 +150,7 @@ class TileTexture(GlResource):
                     f"got {cols * TILE_PX}x{rows * TILE_PX}",
                     "choose a smaller picture or texture.backend = cpu",
                 )
-            self._make()
+            self._make(layer)
             frame = rows * cols * (TILE_BYTES + RECORD_BYTES) + 4096
             self._ring = self._make_ring(max(frame, min(256 << 20, frames_in_flight * frame))) if uploads else None
             device.check("making a texture")
@@ -194,6 +205,10 @@ class TileTexture(GlResource):
         if self._write_fence is not None:
             self._write_fence.order()
 
+    def mark_painted(self, fence: Fence) -> None:
+        """Record that commands before `fence` painted the texture."""
+        self._write_fence = fence
+
     def order_draws(self) -> None:
         """Order this thread's later commands after the draws that were registered."""
         while self._draw_fences:
@@ -215,19 +230,23 @@ class TileTexture(GlResource):
             self._ring.release()
         super().release()
 
-    def _make(self) -> None:
+    def _make(self, layer: tuple[int, int] | None) -> None:
         gl, (rows, cols) = self.device.library.gl, self.shape
         names = (ctypes.c_uint * 2)()
         buffer_texture = ctypes.c_uint()
         with self.device.creating(f"a texture of {cols * TILE_PX}x{rows * TILE_PX} texels"):
-            gl.glCreateTextures(gl.GL_TEXTURE_2D, 1, names)
-            gl.glGenTextures(1, ctypes.byref(names, 4))
+            gl.glGenTextures(2, names)
             gl.glCreateTextures(gl.GL_TEXTURE_BUFFER, 1, buffer_texture)
             self.name = names[0]
             self.words = names[1]
             self._texels = buffer_texture.value
             super().__init__(self.device, "glDeleteTextures", (self.name, self.words, self._texels))
-            gl.glTextureStorage2D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX)
+            if layer is None:
+                gl.glBindTexture(gl.GL_TEXTURE_2D, self.name)  # from here on a name is that of a texture
+                gl.glTextureStorage2D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX)
+            else:
+                array, number = layer
+                gl.glTextureView(self.name, gl.GL_TEXTURE_2D, array, gl.GL_RGBA8, 0, LEVELS, number, 1)
             gl.glTextureView(self.words, gl.GL_TEXTURE_2D, self.name, gl.GL_R32UI, 0, LEVELS, 0, 1)
             gl.glTextureParameteri(self.words, gl.GL_TEXTURE_MIN_FILTER, gl.GL_NEAREST_MIPMAP_NEAREST)
             gl.glTextureParameteri(self.words, gl.GL_TEXTURE_MAG_FILTER, gl.GL_NEAREST)

@@ -386,13 +386,18 @@ class BaseTextureStore(TextureStore):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Without readers. A write that fails halfway leaves texels of two frames, which must not be read."""
-        with self._using(), self._leases.writing(self._lease_timeout_ms):
-            try:
-                yield
-            except StoreError as error:
-                self._failure = error
-                raise
+        """Without readers."""
+        with self._using(), self._leases.writing(self._lease_timeout_ms), self._noting_failure():
+            yield
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """A write that fails halfway leaves texels of two frames, which must not be read."""
+        try:
+            yield
+        except StoreError as error:
+            self._failure = error
+            raise
 
     def _begins(self, stamp: FrameStamp) -> bool:
         """Return True if a frame begins an epoch, and so is written whole."""

@@ -18,7 +18,7 @@ def format_of(frame: torch.Tensor) -> PlaneFormat:
 
     Raises ShapeError if the tensor is neither.
     """
-    import torch  # loaded already, where there is a frame
+    import torch  # a caller with a tensor has loaded it
 
     shape = tuple(frame.shape)
     if frame.dtype != torch.uint8 or len(shape) != 3 or 3 not in (shape[0], shape[2]) or 0 in shape:

@@ -135,6 +135,9 @@ CHECKS: tuple[GpuCheck, ...] = (
     GpuCheck("shaders", "stream.extensions.doctor.gpu.kernels:shaders", "run without --backend gl", needs=("opengl",)),
     GpuCheck("store gl", "stream.extensions.doctor.gpu.stores:gl_store", "run without --backend gl", needs=("opengl",)),
     GpuCheck(
+        "layers gl", "stream.extensions.doctor.gpu.stores:gl_layers", "run without --backend gl", needs=("store gl",)
+    ),
+    GpuCheck(
         "choice gl", "stream.extensions.doctor.gpu.relevance:gl_choice", "run without --backend gl", needs=("shaders",)
     ),
     GpuCheck("store cuda", "stream.extensions.doctor.gpu.stores:cuda_store", _STORE_REMEDY, needs=("torch",)),

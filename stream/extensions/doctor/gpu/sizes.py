@@ -29,7 +29,7 @@ SIZES = ((180, 320), (360, 640), (720, 1280), (1080, 1920), (2160, 3840))
 
 SIZES_IN_SOFTWARE = SIZES[:3]
 EMULATED_SIZES = ((64, 128), (96, 160))
-"""Where a CPU draws, and where one emulates CUDA."""
+"""If a CPU draws, and if it emulates CUDA."""
 
 TOKENS = 273
 WARM_UP = 3

@@ -16,10 +16,11 @@ from arr_coc.backends.cuda.device import CudaDevice, call, find_device
 from arr_coc.backends.cuda.memory import StagingBuffer
 from arr_coc.backends.cuda.store import CudaStore
 from arr_coc.errors import counted
+from arr_coc.texture.store.base import CpuStore
 from arr_coc.texture.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, Layout
 from stream.extensions.doctor.gpu.checks import CheckFailed, CheckResult
-from stream.extensions.doctor.gpu.kernels import LARGE_SIZES, WAIT_MS, both_stores
+from stream.extensions.doctor.gpu.kernels import EXACT, LARGE_SIZES, WAIT_MS, both_stores
 from stream.extensions.doctor.gpu.reference import (
     SUBSAMPLINGS,
     random_planes,
@@ -56,6 +57,29 @@ def gl_store() -> CheckResult:
     device = open_device()
     count = _follow("gl", large=False, frames=3 if device.software else FRAMES)
     finding = f"{counted(count, 'frame')} of {len(FORMATS)} formats: the bytes of the CPU store"
+    return CheckResult(finding, {"renderer": device.renderer}, software=device.software)
+
+
+def gl_layers() -> CheckResult:
+    """Follow the streams of three cameras with the layers of one array of OpenGL, written together."""
+    from arr_coc.backends.gl.layers import GlLayers
+
+    rng = np.random.default_rng(0)
+    frames = [random_planes(rng, 150, 330) for _ in range(3)]
+    fmt = PlaneFormat.of(frames[0])
+    rounds = 4
+    with ExitStack() as stack:
+        layers = stack.enter_context(closing(GlLayers(fmt, len(frames), EXACT, WAIT_MS)))
+        references = [stack.enter_context(closing(CpuStore(fmt, EXACT, WAIT_MS))) for _ in frames]
+        for index in range(rounds):
+            layers.update(frames, [stamp(index)] * len(frames))
+            for store, reference, planes in zip(layers.stores, references, frames, strict=True):
+                reference.update(planes, stamp(index))
+                require_same_texture(store, reference)
+            noise = random_planes(rng, 150, 330)
+            frames = [with_tiles_of(planes, noise, rng.random(fmt.grid.shape) < 0.2) for planes in frames]
+        device = layers.stores[0].device
+    finding = f"{rounds} frames of {len(frames)} cameras in one array: the bytes of the CPU store"
     return CheckResult(finding, {"renderer": device.renderer}, software=device.software)
 
 

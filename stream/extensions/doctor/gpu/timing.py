@@ -392,7 +392,7 @@ def model() -> CheckResult:
 
 
 def opengl() -> CheckResult:
-    """Time the OpenGL store, and mipmaps of the whole frame by the driver."""
+    """Time the OpenGL store, the driver's mipmaps of the whole frame, and several cameras in one array."""
     from arr_coc.backends.gl.device import open_device
     from arr_coc.backends.gl.store import GlStore
     from stream.extensions.doctor.gpu.driver_mipmaps import GenerateMipmap
@@ -412,13 +412,48 @@ def opengl() -> CheckResult:
         start_ns = time.perf_counter_ns()
         driver.generate()
         took_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
+    each, together = _camera_times(scene, rounds=3 if gl.software else 30)
     figures = (
         Figure("update", update),
         Figure("gather", gather),
+        Figure(f"{CAMERAS} stores", each),
+        Figure(f"{CAMERAS} layers of an array", together),
         Figure("glGenerateMipmap", statistics.median(took_ms)),
         Figure("glGenerateMipmap differs", apart, "of 255"),
     )
     return CheckResult.of_figures(*figures, facts={"renderer": gl.renderer}, software=gl.software)
+
+
+CAMERAS = 4
+
+
+def _camera_times(scene: ChangedBlock, rounds: int) -> tuple[float, float]:
+    """Return medians of an update of several cameras, in milliseconds: a store each, and layers of one array."""
+    from arr_coc.backends.gl.layers import GlLayers
+    from arr_coc.backends.gl.store import GlStore
+
+    fmt = PlaneFormat.of(scene.planes[0])
+    times_ms: tuple[list[float], list[float]] = ([], [])
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(GlStore(fmt, Thresholds(), 1000))) for _ in range(CAMERAS)]
+        layers = stack.enter_context(closing(GlLayers(fmt, CAMERAS)))
+        device = stores[0].device
+
+        def each(planes: FramePlanes, stamp: FrameStamp) -> None:
+            for store in stores:
+                store.update(planes, stamp)
+
+        def together(planes: FramePlanes, stamp: FrameStamp) -> None:
+            layers.update([planes] * CAMERAS, [stamp] * CAMERAS)
+
+        for turn in range(2 + rounds):
+            for update, taken_ms in zip((each, together), times_ms, strict=True):
+                start_ns = time.perf_counter_ns()
+                update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
+                with device.current():
+                    device.library.gl.glFinish()
+                taken_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
+    return statistics.median(times_ms[0][2:]), statistics.median(times_ms[1][2:])
 
 
 def _frame_times(

@@ -45,9 +45,11 @@ ELSEWHERE = (
     "opengl",
     "shaders",
     "store gl",
+    "layers gl",
     "choice gl",
     "store glcuda",
     "time gl",
+    "gl against cpu",
     "time interop",
     *TAKING_LONGER,
 )
@@ -78,7 +80,7 @@ def test_a_texture_that_opengl_draws_from_passes(machine: CpuMachine, monkeypatc
 
 def test_opengl_in_software_is_marked() -> None:
     require("gl")
-    for name in ("opengl", "shaders", "store gl", "choice gl", "time gl", "gl against cpu"):
+    for name in ("opengl", "shaders", "store gl", "layers gl", "choice gl", "time gl", "gl against cpu"):
         report = run(BY_NAME[name])
         assert report.state == "works", report.finding
         assert report.software
