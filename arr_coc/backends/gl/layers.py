@@ -50,7 +50,7 @@ LAYER_SHIFT = 16
 
 @dataclass(frozen=True, slots=True)
 class LayerUpload:
-    """What changes of one layer: its number, level 0 uint8 [rows * 32, cols * 32, 3], and the plan."""
+    """Change of one layer: its number, level 0 uint8 [rows * 32, cols * 32, 3], and the plan."""
 
     layer: int
     level0: Plane
