@@ -107,6 +107,6 @@ clean:
 	[ ! -f site/objects.inv ] || rm -rf site
 	[ ! -d demo ] || rmdir demo 2>/dev/null || echo "demo/ holds other files, and stays"
 
-$(READY): pyproject.toml setup.py constraints.txt scripts/setup.sh kernels/tiles.cpp kernels/tiles.h kernels/scores.cpp kernels/scores.h kernels/maps.h kernels/motion.cpp kernels/motion.h kernels/linear.cpp kernels/linear.h kernels/linear_amx.h
+$(READY): pyproject.toml setup.py constraints.txt scripts/setup.sh kernels/tiles.cpp kernels/tiles.h kernels/scores.cpp kernels/scores.h kernels/maps.h kernels/motion.cpp kernels/motion.h kernels/linear.cpp kernels/linear.h kernels/linear_amx.h kernels/amx.h kernels/attention.cpp kernels/attention_amx.h
 	PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
 	@touch $@

@@ -46,9 +46,23 @@ MOTION = Extension(
 LINEAR = Extension(
     "arr_coc.qwen.small_weights.linear",
     sources=["kernels/linear.cpp"],
-    depends=["kernels/linear.h", "kernels/linear_amx.h"],
+    depends=["kernels/linear.h", "kernels/linear_amx.h", "kernels/amx.h"],
     # Calls of OpenMP are left open: the library that torch has loaded serves them.
     extra_compile_args=[*OPTIONS, "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fopenmp"],
+    language="c++",
+    optional=True,
+    py_limited_api=True,
+)
+
+ATTENTION = Extension(
+    "arr_coc.qwen.attention_kernel",
+    sources=["kernels/attention.cpp"],
+    depends=["kernels/attention_amx.h", "kernels/amx.h"],
+    # OpenMP as for LINEAR. GCC 12 warns of its own header of AVX-512.
+    extra_compile_args=[
+        *(*OPTIONS, "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fopenmp"),
+        *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
+    ],
     language="c++",
     optional=True,
     py_limited_api=True,
@@ -79,7 +93,7 @@ URLS = {
 }
 
 setup(
-    ext_modules=[TILES, SCORES, MOTION, LINEAR],
+    ext_modules=[TILES, SCORES, MOTION, LINEAR, ATTENTION],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
     long_description=long_description(REPOSITORY),
     long_description_content_type="text/markdown",

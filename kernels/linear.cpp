@@ -56,6 +56,7 @@ namespace v4 {
 #include "linear.h"
 }
 namespace amx {
+#include "amx.h"
 #include "linear_amx.h"
 }
 #undef LANES

@@ -5,8 +5,8 @@
 
 using v4::ints, v4::load, v4::vec, v4::widened;
 
-// Rows, outputs and inputs of a tile.
-constexpr int SIDE = 16, INPUTS = 64;
+// Inputs of a tile.
+constexpr int INPUTS = 64;
 
 // Inputs of a block of outputs whose codes stay in a core's first cache while all rows are multiplied with them.
 constexpr int64_t CHUNK = 512;
@@ -20,34 +20,7 @@ struct Sums {
 // Rows from which on a tile pays.
 constexpr int64_t LEAST_ROWS = 8;
 
-// Asks Linux for the tiles' registers, which a process does not have at first. Returns whether it has them.
-static bool available() {
-#if defined(__linux__)
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & d >> 25 & 1)) return false;  // tiles, and products of 8 bits
-    constexpr long REQUEST = 0x1023, TILE_DATA = 18;                                          // ARCH_REQ_XCOMP_PERM
-    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-    return false;
-#endif
-}
-
-static const bool is_available = available();
-
-// Eight tiles of 16 rows of 64 bytes while it lives. Released, they cost a change of threads nothing, and others find none of theirs.
-struct Tiles {
-    AMX Tiles() {
-        struct {
-            uint8_t palette = 1, start = 0, reserved[14] = {};
-            uint16_t bytes[16] = {};
-            uint8_t rows[16] = {};
-        } shapes;
-        std::fill_n(shapes.bytes, 8, uint16_t(64));
-        std::fill_n(shapes.rows, 8, uint8_t(SIDE));
-        _tile_loadconfig(&shapes);
-    }
-    AMX ~Tiles() { _tile_release(); }
-};
+static const bool is_available = tiles_available(25);  // products of 8 bits
 
 // Writes rows of totals, one of 16 outputs each, as far as the weights have these outputs.
 AMX static inline void write(const Weights &w, const float *totals, int64_t rows, int64_t output, float *out) {

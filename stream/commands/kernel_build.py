@@ -19,7 +19,13 @@ from arr_coc.resources import CHECKOUT
 from arr_coc.texture.kernels import SETTING, is_checkout
 from stream.commands.outcome import report_note
 
-KERNELS = ("texture/store/tiles", "relevance/scores", "video/motion_kernel", "qwen/small_weights/linear")
+KERNELS = (
+    "texture/store/tiles",
+    "relevance/scores",
+    "video/motion_kernel",
+    "qwen/small_weights/linear",
+    "qwen/attention_kernel",
+)
 """Kernels below the folder of `arr_coc`, without their suffix, as setup.py names them."""
 
 LIMIT_S = 600.0
