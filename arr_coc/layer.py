@@ -190,9 +190,9 @@ class ARRCOCLayer(nn.Module):
 
         Args:
             vision_embeds: [B, gh·gw, D], one row a tile, row by row.
-            query_embeds: [B, Lq, Dq]; None without a question.
+            query_embeds: [B, Lq, Dq], or pooled over the words, [B, Dq]; None without a question.
             image: Of any size, a tensor [B, 3, H, W] or an array [B, H, W, 3] (of one picture also without B), uint8 or
-                in [0, 1].
+                in [0, 1]. A floating one gets a gradient through the mean colours of tiles.
             grid: (gh, gw). If not given, the grid of gh·gw tiles that has the image's aspect, else the square one.
 
         Raises:
@@ -201,8 +201,13 @@ class ARRCOCLayer(nn.Module):
             BudgetError: A wrong budget.
         """
         image = _image_batch(image)
+        if isinstance(query_embeds, torch.Tensor) and query_embeds.ndim == 2:
+            query_embeds = query_embeds[:, None]
         shape = _check_inputs(vision_embeds, query_embeds, image, grid, self.config.query_dim)
-        texture = image_texture(_at_grid(image, shape), self.config.channels)
+        at_grid = _at_grid(image, shape)
+        texture = image_texture(at_grid, self.config.channels)
+        if at_grid.requires_grad:
+            texture = _with_gradient(texture, at_grid)
         texture = texture.to(vision_embeds.device)
         texture = self._with_embeddings(texture, vision_embeds, query_embeds)
         prior = _similarity_prior(vision_embeds, query_embeds, shape)
@@ -454,6 +459,19 @@ def _grid_of(tiles: int, image: torch.Tensor) -> tuple[int, int]:
         f"{image.shape[3]}x{image.shape[2]} pixels (its own is {rows} * {cols}), and no square",
         "give grid=(rows, columns)",
     )
+
+
+def _with_gradient(texture: TextureArray, image: torch.Tensor) -> TextureArray:
+    """Return the texture, whose colours pass a gradient on to the images [B, 3, H, W] in [0, 1] that it shows.
+
+    A colour is the mean of a tile's pixels, but for rounding; other channels have no gradient.
+    """
+    rows, cols = texture.entropy.shape[1:]
+    padding = (0, cols * TILE_PX - image.shape[3], 0, rows * TILE_PX - image.shape[2])
+    means = F.avg_pool2d(F.pad(image, padding, mode="replicate"), TILE_PX)
+    means = means - means.detach()
+    others = torch.zeros_like(texture.channels[:, 3:])
+    return replace(texture, channels=texture.channels + torch.cat([means.to(others), others], dim=1))
 
 
 def _check_inputs(

@@ -103,13 +103,16 @@ class ARRCOCQwen:
     `arr_coc.finetune.TrainableQwen` trains them. Not for several threads at once.
 
     `qwen` holds model, tokenizer, preprocessing and allocator together. `fallbacks` counts frames whose allocation
-    failed, and that were answered with all their tokens.
+    failed, and that were answered with all their tokens. `last_relevance_scores` float32 [rows, cols] and
+    `last_num_tokens_used` are `heatmap` and `tokens_used` of the last answer; None before it.
     """
 
     def __init__(self, qwen: QwenVL) -> None:
         """Tokens are chosen by the allocator that came with the model; without one, the question has no effect."""
         self.qwen = qwen
         self.fallbacks = 0
+        self.last_relevance_scores: torch.Tensor | None = None
+        self.last_num_tokens_used: int | None = None
         self._session = AnswerSession(qwen)
 
     @classmethod
@@ -432,7 +435,7 @@ class ARRCOCQwen:
         self.fallbacks += allocator.fallbacks
         self._speak(self._session.answer(packets, query, call.should_stop, call.schema), call)
         answer_input = _AnswerInput(packets, glancer.glances, allocator.relevance, pictures[-1], spent_ms)
-        return answer_input.generation(self._session.last, call.schema)
+        return self._kept(answer_input.generation(self._session.last, call.schema))
 
     def _answer_chat(self, prompt: ChatPrompt, call: _GenerateCall) -> Generation:
         """Return the answer that follows a whole prompt; tokens of each picture are chosen by itself."""
@@ -464,7 +467,12 @@ class ARRCOCQwen:
             )
         answer_input = replace(answer_input, spent_ms=(time.perf_counter() - started_s) * 1e3)
         self._speak(self._session.answer_chat(pieces, call.should_stop, call.schema), call)
-        return answer_input.generation(self._session.last, call.schema)
+        return self._kept(answer_input.generation(self._session.last, call.schema))
+
+    def _kept(self, answer: Generation) -> Generation:
+        self.last_relevance_scores = torch.from_numpy(answer.heatmap)
+        self.last_num_tokens_used = answer.tokens_used
+        return answer
 
     def _speak(self, answer: Generator[str, None, None], call: _GenerateCall) -> None:
         with closing(answer) as pieces:

@@ -22,7 +22,7 @@ FEATURES = {
     "finetune": "arr_coc.finetune",
     "latency": "arr_coc.allocation.latency_budget",
     "small weights": "arr_coc.qwen.small_weights",
-    "texturevlm": "arr_coc.ops arr_coc.texturevlm",
+    "texturevlm": "arr_coc.ops arr_coc.texturevlm arr_coc.knowing",
     "adapt": "arr_coc.adaptation",
 }
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,6 +90,31 @@ class BatchInputs(ProcessorInputs):
     images: Picture | Sequence[Picture | Sequence[Picture]] | None = None
     question_mask: torch.Tensor | None = None
 
+    def with_plain_pictures(self, qwen: QwenVL) -> BatchInputs:
+        """Return the inputs with `pixel_values` [B, 3, H, W] as images, one before the text of each sequence that shows
+        none."""
+        if not isinstance(self.pixel_values, torch.Tensor) or self.pixel_values.ndim != 4 or self.images is not None:
+            return self
+        plain = replace(self, pixel_values=None, images=list(self.pixel_values))
+        if bool((self.input_ids == qwen.model.config.image_token_id).any()):
+            return plain
+        place = torch.tensor(qwen.token_ids("<|vision_start|><|image_pad|><|vision_end|>"))
+
+        columns = {
+            "input_ids": place,
+            "attention_mask": torch.ones_like(place),
+            "labels": torch.full_like(place, IGNORED),
+            "question_mask": torch.zeros_like(place),
+        }
+        given = {name: rows for name in columns if (rows := getattr(self, name)) is not None}
+        return replace(
+            plain,
+            **{
+                name: torch.cat([columns[name].to(rows).expand(len(rows), -1), rows], dim=1)
+                for name, rows in given.items()
+            },
+        )
+
     def check(self, vocabulary: int) -> None:
         """Raise also for labels out of range or without a token to learn, and for pictures that are given twice."""
         ProcessorInputs.check(self, vocabulary)
@@ -147,6 +172,7 @@ class BatchedForward:
     def __call__(self, inputs: BatchInputs) -> ARRCOCModelOutput:
         """Raise as `TrainableQwen.forward`."""
         qwen = self._qwen
+        inputs = inputs.with_plain_pictures(qwen)
         inputs.check(int(qwen.model.config.get_text_config().vocab_size))
         if inputs.pixel_values is not None:
             pictures = unpack(inputs.pixel_values, inputs.image_grid_thw, qwen.preprocessing)

@@ -158,7 +158,8 @@ class TrainableQwen(ARRCOCQwen, nn.Module):
             input_ids: As `ARRCOCQwen.generate` takes them, as are the other inputs of a processor.
             attention_mask: As `generate`.
             labels: [B, S], the token ids to be learned, -100 elsewhere.
-            pixel_values: As `generate`.
+            pixel_values: As `generate`; or plain pictures [B, 3, H, W], uint8 or floating in [0, 1], one for each
+                sequence, which are put before a text that has no place for them.
             image_grid_thw: As `generate`.
             images: Files, Pillow images, arrays or tensors, in the order of their runs, resized as the model's own
                 processor does: one, a list, or a list of lists, one for each sequence.

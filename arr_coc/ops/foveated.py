@@ -11,7 +11,7 @@ has no such gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,9 @@ import torch
 
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.texture import Texture
-from arr_coc.texture.pictures import check_tokens
+from arr_coc.texture.pictures import check_positive, check_tokens
 from arr_coc.texture.store.planes import Plane
-from arr_coc.types import LEVELS, TILE_PX
+from arr_coc.types import LEVELS, TILE_PX, TileGrid
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,17 +47,19 @@ def sample_foveated(
     image: Texture | torch.Tensor | Plane | Image.Image | str | Path,
     fixation_point: torch.Tensor | Sequence[float],
     num_patches: int = 64,
-    cortical_magnification: float = 8.0,
+    cortical_magnification: float | Mapping[str, float] = 8.0,
 ) -> FoveatedPatches:
     """Sample the whole picture in at most `num_patches` patches of 32×32, finest at the fixation point.
 
     Args:
         image: a `Texture`, or a picture that it takes; a texture is not made again.
         fixation_point: (y, x) in [0, 1] of the picture: two numbers, or a tensor [2] or [N, 2], of N pictures in their
-            order, or N times of one picture. Two numbers are the fixation of every picture.
+            order, or N times of one picture. Two numbers are the fixation of every picture. Whole numbers of which one
+            is above 1 are pixels.
         num_patches: divided into rows and columns of about the picture's aspect.
         cortical_magnification: samples per pixel at the fixation, over those at one frame width from it: M(0)/M(1) =
-            (1 + e0)/e0. 1 is an even grid.
+            (1 + e0)/e0. 1 is an even grid. Or {"M0": …, "e0": …} of the formula; M0 has no effect, because the
+            number of patches says how many samples there are.
 
     Returns:
         Patches with a leading axis N, or none for one picture and one fixation.
@@ -72,6 +74,9 @@ def sample_foveated(
     else:
         texture = Texture(image)
     fixations, layers = _fixations(texture, fixation_point)
+    if isinstance(cortical_magnification, Mapping):
+        _, e0 = magnification_of(cortical_magnification)
+        cortical_magnification = (1 + e0) / e0
     if not (math.isfinite(cortical_magnification) and cortical_magnification >= 1):
         raise OptionError(f"cortical_magnification is a finite number of at least 1, got {cortical_magnification!r}")
     e0 = 1 / max(cortical_magnification - 1, 1e-6)
@@ -99,6 +104,27 @@ def sample_foveated(
         centres = centres[0]
         centre_levels = centre_levels[0]
     return FoveatedPatches(patches, centres, centre_levels, (rows, cols))
+
+
+def magnification_of(constants: Mapping[str, float]) -> tuple[float, float]:
+    """Return M0 and e0 of M(e) = M0/(e + e0). Raises OptionError unless both are given, and above 0."""
+    if constants.keys() != {"M0", "e0"}:
+        raise OptionError(
+            f"cortical_magnification needs M0 and e0, got {', '.join(map(str, constants)) or 'nothing'}",
+            'give {"M0": 1.0, "e0": 0.5}',
+        )
+    for name, value in constants.items():
+        check_positive(value, name)
+    return constants["M0"], constants["e0"]
+
+
+def share_of_picture(fixation: torch.Tensor, grid: TileGrid) -> torch.Tensor:
+    """Return fixations [..., 2] (y, x) as shares of the picture: whole numbers of which one is above 1 are pixels."""
+    if fixation.is_floating_point():
+        return fixation
+    if fixation.shape[-1:] != (2,) or not bool((fixation > 1).any()):
+        return fixation.float()
+    return fixation / torch.tensor([grid.height_px, grid.width_px], device=fixation.device)
 
 
 class _Axis:
@@ -130,7 +156,7 @@ def _fixations(texture: Texture, fixation: torch.Tensor | Sequence[float]) -> tu
     point = torch.as_tensor(fixation)
     if point.ndim not in (1, 2) or point.shape[-1] != 2 or not len(point):
         raise ShapeError(f"a fixation point is (y, x), or a tensor [N, 2] of them, got {list(point.shape)}")
-    points = texture.as_points(point if point.is_floating_point() else point.float(), "fixation_point")
+    points = texture.as_points(share_of_picture(point, texture.grid), "fixation_point")
     if not ((points >= 0) & (points <= 1)).all():
         raise OptionError(
             f"a fixation point lies in [0, 1] of the picture, got {points.detach().cpu().tolist()}",

@@ -172,6 +172,10 @@ class Texture:
             return tuple(level[0] for level in levels)
         return levels
 
+    def generate_mipmaps(self) -> tuple[torch.Tensor, ...]:
+        """Return `levels`. They were made with the texture, in one pass, so this costs nothing."""
+        return self.levels
+
     def gather(self, regions: torch.Tensor, layer: Layer = 0) -> torch.Tensor:
         """Return the pixels of regions, as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.
 

@@ -57,18 +57,19 @@ class VideoStream:
 
     def __init__(
         self,
-        resolution: tuple[int, int],
+        resolution: int | tuple[int, int],
         backend: Backend = "auto",
         *,
         thresholds: Thresholds | None = None,
         lease_timeout_ms: int = LEASE_TIMEOUT_MS,
     ) -> None:
-        """`resolution` is (height, width) of every frame, in pixels. The texture is made with the first frame, whose
-        layout it takes. Raises ShapeError for a resolution below 1×1.
+        """`resolution` is (height, width) of every frame, in pixels, or the side of square ones. The texture is made
+        with the first frame, whose layout it takes. Raises ShapeError for a resolution below 1×1.
         """
-        height_px, width_px = (operator.index(side) for side in resolution)
+        sides = (resolution, resolution) if isinstance(resolution, int) else resolution
+        height_px, width_px = (operator.index(side) for side in sides)
         if height_px < 1 or width_px < 1:
-            raise ShapeError(f"resolution is (height, width), at least 1x1 pixels, got {tuple(resolution)}")
+            raise ShapeError(f"resolution is (height, width), at least 1x1 pixels, got {tuple(sides)}")
         self.grid = TileGrid.of(height_px, width_px)
         self._backend = backend
         self._thresholds = thresholds

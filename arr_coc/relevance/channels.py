@@ -307,6 +307,11 @@ class TextureArray:
     gradients: torch.Tensor | None = None
 
     @property
+    def shape(self) -> torch.Size:
+        """Shape of `channels`."""
+        return self.channels.shape
+
+    @property
     def appearance(self) -> torch.Tensor:
         """Colour and edges (gx, gy, magnitude), in which a change of content shows: [(B,) 6, gh, gw]."""
         return torch.cat(self._appearance, dim=-3)

@@ -292,6 +292,8 @@ class ParticipatoryScorer(nn.Module):
         """Return the weights that a question gives to the learned part, if there are both."""
         if query is None or self.asked is None:
             return None
+        if query.ndim == 2:
+            query = query[:, None]
         return self.asked.encode_query(query)
 
     def forward(
@@ -305,7 +307,7 @@ class ParticipatoryScorer(nn.Module):
 
         Args:
             texture: Channels of the pictures [B, C, gh, gw].
-            query: Embeddings of the question, [B, Lq, D], padded by rows of zeros; None without one.
+            query: Embeddings of the question, [B, Lq, D], padded by rows of zeros, or pooled, [B, D]; None without one.
             prior: Attention, as its square root, similarity and trust, [B, 3, gh, gw] in [0, 1]; None before the first
                 answer.
             query_weights: Result of `encode_query(query)`, if known.
