@@ -52,7 +52,7 @@ TABLES = {
     "Output files": ("output", "heatmap", "why", "record", "past", "overlay", "hls"),
     "web": ("web",),
     "api": ("api",),
-    "Other programs": ("mqtt", "webhook", "zeromq", "robotics", "rerun", "metrics", "otlp"),
+    "Other programs": ("mqtt", "webhook", "zeromq", "robotics", "shared_texture", "rerun", "metrics", "otlp"),
     "Processes and hardware": ("pipeline", "network", "texture", "texture.cut"),
 }
 """Heading → sections of its table, in the order of the page. Any other section has a table of its own at the end."""

@@ -89,6 +89,7 @@ OPTIONS = (
     Option("--webhook URL", "Post answers to this address, over HTTP. [off]", without="demo", key="webhook.url", kind="text"),
     Option("--on-match COMMAND", "Run a command for each match of a watch, without a shell. [off]", without="demo", group="Question", key="on_match.command", kind="text"),
     Option("--foxglove [HOST:]PORT", "Let the Foxglove app connect, on this machine. [off]", without="demo", key="robotics.foxglove", kind="text"),
+    Option("--share-texture SOCKET", "Let other programs draw the picture and its tiles, from shared memory.", only="watch fleet", key="shared_texture.socket", kind="text"),
     Option("--otlp URL", "Send a trace of each answer to an OpenTelemetry collector. [off]", without="demo", key="otlp.url", kind="text"),
     Option("--rerun ADDRESS", "Show the run in a Rerun viewer: spawn, or HOST:PORT. [off]", without="demo", key="rerun.address", kind="text"),
     Option("--remember FILE", "Keep answers, matches and pictures in a .sqlite, for `search` and `recap`. [off]", without="demo", key="past.file", kind="text"),

@@ -141,7 +141,7 @@ class SharedFrameWriter:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            self._descriptor = _nameless_file()
+            self._descriptor = nameless_file()
         else:
             self._descriptor = descriptor
         self._map: mmap.mmap | None = None
@@ -190,8 +190,9 @@ class SharedFrameReader:
         os.close(self._descriptor)
 
 
-def _nameless_file() -> int:
+def nameless_file() -> int:
+    """Return the descriptor of a new file in memory, which may be sealed, or of a temporary one without a name."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("arr-coc-frame")
+        return os.memfd_create("arr-coc-frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

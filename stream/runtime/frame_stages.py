@@ -277,7 +277,7 @@ class FrameStages:
                     opened = [observer.link_observer(endpoint.snapshot) for observer in observers]
                     if links := tuple(link for link in opened if link is not None):
                         endpoint = replace(endpoint, observers=links, pixels=None)
-                self._start_frame_stages(transport, exchanges, endpoint, on_event)
+                self._start_frame_stages(transport, exchanges, endpoint, on_event, observers)
                 yield received
             finally:
                 ended = self._group.stop()
@@ -370,6 +370,7 @@ class FrameStages:
         pictures: tuple[PictureExchange, ...],
         endpoint: AnswerEndpoint,
         on_event: tuple[Callable[[Event], None], ...],
+        observers: Sequence[FrameObserver],
     ) -> None:
         plan = self._plan
         control = self._control
@@ -381,7 +382,7 @@ class FrameStages:
             transport=transport,
             make_scheduler=lambda observer: AnswerScheduler(plan.schedule, endpoint, client, observer, control, clock),
             frame=FrameParts(
-                tap=FrameTap(plan.tap, self._overlays, pictures, control.check),
+                tap=FrameTap(plan.tap, self._overlays, pictures, control.check, observers),
                 lease=self._updater.lease,
                 make_allocator=plan.make_allocator,
                 budget=plan.budget,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from stream.events import Event, Notice
 
 if TYPE_CHECKING:
+    from arr_coc.allocation.frame import FrameAllocation
+    from arr_coc.texture.store.base import TextureView
     from stream.protocol.buffers import SharedFrameWriter
     from stream.transport import LinkObserver
 
@@ -21,6 +23,15 @@ class FrameObserver(ABC):
     @abstractmethod
     def observe_event(self, event: Event) -> None:
         """Observe the next event; the last one is a summary of these stages, unless they were abandoned."""
+
+    @property
+    def wants_frames(self) -> bool:
+        """True while `observe_frame` is to be called, with regions chosen for every frame."""
+        return False
+
+    def observe_frame(self, view: TextureView, frame: FrameAllocation) -> None:
+        """Observe the texture with an allocated frame, while its lease lasts; again if it is allocated anew."""
+        return
 
     def link_observer(self, snapshot: SharedFrameWriter | None) -> LinkObserver | None:
         """Return the observer of messages to and from the answer server, whose pictures are in host memory then; None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from stream.protocol.buffers import SlotTable
 from stream.protocol.inspection import crop_level, inspected_frame, known_levels, layers_of
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureBuffers, PictureExchange, PictureRequest, ViewedFrame, level_for
+
+if TYPE_CHECKING:
+    from stream.stages.frame_observer import FrameObserver
 
 PICTURE_WIDTH_PX = 960
 """Greatest width of an `AskedPicture`; a wider frame is halved until it fits."""
@@ -55,11 +59,12 @@ class _FrameImage:
 
 
 class FrameTap:
-    """Copies of frames for three kinds of subscribers. Without any, nothing is copied or encoded.
+    """Copies of frames for their subscribers. Without any, nothing is copied or encoded.
 
     - `overlays`: every frame. The table waits for room, so the run is as slow as its heat map.
     - `exchanges`: the newest frame, if a viewer has requested one. Never waits.
     - `policy.answer_pictures`: the frames that are answered about, as events.
+    - `observers`: those of the run, which copy what they want themselves.
     """
 
     def __init__(
@@ -68,11 +73,13 @@ class FrameTap:
         overlays: SlotTable[AllocationOverlay] | None,
         exchanges: tuple[PictureExchange, ...],
         check: Callable[[], None],
+        observers: Sequence[FrameObserver] = (),
     ) -> None:
         self.policy = policy
         self._overlays = overlays
         self._exchanges = exchanges
         self._check = check
+        self._observers = observers
         self._overlay: AllocationOverlay | None = None
         self._image: _FrameImage | None = None
         self._frames = 0
@@ -87,7 +94,8 @@ class FrameTap:
     def needs_regions(self) -> bool:
         """Return True if the regions of the next frame are needed, even if it is not answered about."""
         has_request = any(exchange.request is not None for exchange in self._exchanges)
-        return has_request or self.policy.maps or self._overlays is not None
+        is_observed = any(observer.wants_frames for observer in self._observers)
+        return has_request or is_observed or self.policy.maps or self._overlays is not None
 
     def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
         """Copy a frame for its subscribers, while its lease lasts.
@@ -97,6 +105,9 @@ class FrameTap:
             frame: Its allocation.
             motion: Motion of its tiles, if known.
         """
+        for observer in self._observers:
+            if observer.wants_frames:
+                observer.observe_frame(view, frame)
         requests = [(exchange, request) for exchange in self._exchanges if (request := exchange.request) is not None]
         group = self._allocator.group
         if group is None or (self._overlays is None and all(request.inspect is None for _, request in requests)):

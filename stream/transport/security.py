@@ -27,7 +27,7 @@ BACKLOG = 1_024
 """Backlog of connections: with a short one, the system delays further connections for seconds."""
 
 REASONS = {
-    errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
+    errno.EADDRINUSE: "another program uses it; stop that one, or name another port or path",
     errno.EACCES: "this user may not; name a port above 1023, or another path",
     errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 always works",
     errno.ENODEV: "this machine has no such address; 127.0.0.1 always works",
@@ -43,6 +43,15 @@ class BoundPath:
     path: str
     device: int
     inode: int
+
+    @classmethod
+    def at(cls, path: str) -> BoundPath | None:
+        """Return the file at a path; None if it is gone."""
+        try:
+            entry = os.lstat(path)
+        except OSError:
+            return None
+        return cls(path, entry.st_dev, entry.st_ino)
 
     def remove(self) -> None:
         """Remove the file, unless another file has taken its place."""
@@ -60,7 +69,7 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
     scheme, _, path = endpoint.partition("://")
     is_file = scheme == "ipc" and not path.startswith("@")
     if is_file:
-        _check_path(endpoint, path)
+        check_socket_file(endpoint, path)  # ZeroMQ would remove whatever lies there
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
         raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
@@ -73,16 +82,11 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
         raise OutputError(f"cannot open {endpoint}: {reason}") from error
     if not is_file:
         return None
-    path = bound.getsockopt_string(zmq.LAST_ENDPOINT).partition("://")[2]  # ZeroMQ replaces *
-    try:
-        entry = os.lstat(path)
-    except OSError:
-        return None
-    return BoundPath(path, entry.st_dev, entry.st_ino)
+    return BoundPath.at(bound.getsockopt_string(zmq.LAST_ENDPOINT).partition("://")[2])  # ZeroMQ replaces *
 
 
-def _check_path(endpoint: str, path: str) -> None:
-    """Raise OutputError for a file or a socket in use: ZeroMQ would remove whatever lies at an ipc path."""
+def check_socket_file(endpoint: str, path: str) -> None:
+    """Raise OutputError for a file or a socket in use, in the place of a socket that is to be bound."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
