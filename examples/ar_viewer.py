@@ -326,11 +326,16 @@ def show(options):
         print(f"{frames} frames; {'the run has ended' if texture.ended else 'closed'}")
 
 
+def pixels(text):
+    width, height = map(int, text.split("x"))
+    return width, height
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("socket", help="that of --share-texture")
     parser.add_argument("--pose", type=argparse.FileType("r"), help="file, FIFO or - (standard input) of JSON lines")
-    parser.add_argument("--size", type=lambda text: tuple(map(int, text.split("x"))), default=(960, 600))
+    parser.add_argument("--size", type=pixels, default=(960, 600), metavar="WxH")
     parser.add_argument("--frames", type=int, help="end after this many")
     parser.add_argument("--picture", help="also write what is drawn to this file, each frame")
     try:

@@ -64,7 +64,7 @@ def fence() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TextureSlot:
     """Arrays of one slot: `head`, a record; `versions` int64 [rows, cols]; `pixels` uint8 [rows * 32, cols * 32, 3],
     RGB; `relevance` uint8 [rows, cols], 255 is 1; and room for `regions` int16 [2 * tiles, 3] (shape, row, col)."""
 
@@ -105,16 +105,16 @@ class TextureMemory:
         """Number of the newest picture, from 1; 0 before the first."""
         return int(self.header["newest"])
 
-    def slot(self, number: int) -> Slot:
+    def slot(self, number: int) -> TextureSlot:
         """Return the slot of the picture of this number."""
         return self.slots[number % SLOTS]
 
-    def _slot(self, start: int) -> Slot:
+    def _slot(self, start: int) -> TextureSlot:
         rows, cols = self.grid.shape
         height_px = self.grid.padded_height_px
         width_px = self.grid.padded_width_px
         starts = [start + offset for offset in _offsets(self.grid)]
-        return Slot(
+        return TextureSlot(
             np.ndarray((), HEAD, self._memory, starts[0]),
             np.ndarray((rows, cols), "<i8", self._memory, starts[1]),
             np.ndarray((height_px, width_px, 3), np.uint8, self._memory, starts[2]),

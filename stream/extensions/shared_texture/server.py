@@ -1,4 +1,4 @@
-"""Server of a shared texture: gives connected programs its memory, and says what is new. Nobody waits for them."""
+"""Server of a shared texture: gives connected programs its memory, and says what is new. It never waits for them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def bound(path: str) -> socket.socket:
         with suppress(FileNotFoundError):
             os.unlink(path)
         listener.bind(path)
-        os.chmod(path, 0o600)  # nobody connects before `listen`
+        os.chmod(path, 0o600)  # no client connects before `listen`
         listener.listen()
     except OSError as error:
         listener.close()

@@ -28,7 +28,7 @@ from stream.protocol.buffers import nameless_file
 class TextureWriter:
     """Writer of the pictures of one size, for one thread. Raises OSError if there is no memory.
 
-    `descriptor` is what readers are given: they cannot write, and nobody can shrink the memory.
+    `descriptor` is what readers are given: they cannot write, and no process can shrink the memory.
     """
 
     def __init__(self, grid: TileGrid) -> None:

@@ -140,7 +140,7 @@ def test_a_run_goes_on_beside_viewers_that_stall_and_die(
 
 def test_nothing_is_copied_without_a_viewer(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: TextureSharer, view: TextureView, frame: FrameAllocation) -> None:
-        raise AssertionError("nobody is there to see it")
+        raise AssertionError("no client is there to see it")
 
     monkeypatch.setattr(TextureSharer, "observe_frame", fail)
     run = run_in_threads(config_of(tmp_path, path), model_loader=LOADER)
