@@ -59,9 +59,7 @@ def kernel_or_none() -> ctypes.CDLL | None:
     return kernel
 
 
-def attend_by_tiles(
-    kernel: ctypes.CDLL, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> torch.Tensor:
+def attend_by_tiles(kernel: ctypes.CDLL, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return the attention of queries over all keys, in the shape of the queries; NaN in rows that read NaN.
 
     Args:
@@ -75,7 +73,5 @@ def attend_by_tiles(
     # What is made contiguous has to live until the kernel returns.
     rows = [part if part.stride(3) == 1 else part.contiguous() for part in (query, key, value)]
     parts = [KernelPart(part.data_ptr(), part.shape[1], *part.stride()[:3]) for part in rows]
-    kernel.attention_rows(
-        ctypes.byref(KernelAttention(*parts, images, heads, size, size**-0.5, mixed.data_ptr()))
-    )
+    kernel.attention_rows(ctypes.byref(KernelAttention(*parts, images, heads, size, size**-0.5, mixed.data_ptr())))
     return mixed

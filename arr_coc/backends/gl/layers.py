@@ -1,6 +1,6 @@
 """Textures of several cameras of one size in one array of OpenGL (GL_TEXTURE_2D_ARRAY), one layer a camera.
 
-Whoever draws or samples all cameras binds one texture. Frames that come together are uploaded together: one part of the
+A program that draws or samples all cameras binds one texture. Frames that come together are uploaded together: one part of the
 ring, one fence, and one dispatch for the mipmaps of all of them.
 """
 
