@@ -1,7 +1,7 @@
 """Textures of several cameras of one size in one array of OpenGL (GL_TEXTURE_2D_ARRAY), one layer a camera.
 
-A program that draws or samples all cameras binds one texture. Frames that come together are uploaded together: one part of the
-ring, one fence, and one dispatch for the mipmaps of all of them.
+A program that draws or samples all cameras binds one texture. Frames that come together are uploaded together: one part
+of the ring, one fence, and one dispatch for the mipmaps of all of them.
 """
 
 from __future__ import annotations
