@@ -1,4 +1,4 @@
-"""A user’s own questions, pictures and videos, in a file as `stream.extensions.adapt.question_lines` describes."""
+"""A user’s own questions, pictures and videos, in a file as `arr_coc.adaptation.question_lines` describes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Protocol, TypeAlias
 
 from PIL import Image as Pillow
 
-from arr_coc.errors import ShapeError
+from arr_coc.adaptation.question_lines import QuestionLine, read_question_lines
+from arr_coc.errors import OptionError, ShapeError
 from arr_coc.model import FRAMES_PER_S
 from arr_coc.qwen.preprocess import to_rgb
 from evaluation.errors import QuestionsError
 from evaluation.frames import Sampling, frames_of
-from stream.errors import ConfigError
-from stream.extensions.adapt.question_lines import QuestionLine, read_question_lines
 from training.clips.truth import Box, Image, Sample
 
 Rule: TypeAlias = Callable[[Sequence[str], str], float]
@@ -134,7 +133,7 @@ def read_questions(path: Path, *, answered: bool = True) -> list[FileQuestion]:
     """
     try:
         questions = read_question_lines(path, partial(_parse_line, answered=answered))
-    except ConfigError as error:
+    except OptionError as error:
         raise QuestionsError(str(error)) from error
     duplicate = first_twice(question.id for question in questions)
     if duplicate is not None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
+from arr_coc.adaptation.question_lines import QuestionLine
 from evaluation.errors import QuestionsError
-from stream.extensions.adapt.question_lines import QuestionLine
 
 T = TypeVar("T")
 

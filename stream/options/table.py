@@ -77,6 +77,7 @@ OPTIONS = (
     Option("--any-source", "Let viewers open any address or file that this program can read.", only="web", group="Page", key="web.any_source", kind="flag"),
     Option("--compare-model MODEL[+ALLOCATOR]", "Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.", only="web", group="Page", key="web.compare", kind="list"),
     Option("--compare-loaded N", "Most models that stay loaded for the page that compares answers. [what fits into memory]", only="web", group="Page", key="web.compare_loaded", kind="value"),
+    Option("--compare-questions FILE", "Pictures, questions, answers and boxes (JSONL) for the page that compares answers. [none]", only="web", group="Page", key="web.compare_questions", kind="text"),
     Option("--web-rate N", "Most pictures per second for a viewer of the page. [15]", only="watch fleet web", group="Page", key="web.rate", kind="value"),
     Option("--web-width N", "Greatest width of a picture in the page. [1280]", only="watch fleet web", group="Page", key="web.width", kind="value"),
     Option("--web-control / --no-web-control", "Let viewers ask. [on this machine only]", only="watch fleet web demo", group="Page", key="web.control", kind="switch"),

@@ -12,10 +12,10 @@ import numpy as np
 from arr_coc.adaptation.cases import Box
 from arr_coc.adaptation.lessons import Lesson, PlannedLesson
 from arr_coc.adaptation.published import CocoObjects, check_pictures, coco_split, is_vqa_v2, read_coco
+from arr_coc.adaptation.question_lines import QuestionLine, read_question_lines
 from arr_coc.errors import OptionError
 from stream.errors import SourceError
 from stream.extensions.adapt.clips import HELD_OUT_PART, ClipFrame, clip_frames
-from stream.extensions.adapt.question_lines import QuestionLine, read_question_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Label:
 def read_labels(path: Path, pictures: int, seed: int) -> list[Label]:
     """All lines of a file, or what is to be found in so many pictures of COCO, drawn at random.
 
-    Raises ConfigError, naming the line, for an invalid line, and for a file without any; OptionError, naming the file,
-    if COCO cannot be read.
+    Raises OptionError, naming the line, for an invalid line, and for a file without any; naming the file, if COCO cannot
+    be read.
     """
     coco = coco_split(path)
     if coco is None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stream.extension import WatchRequest
     from stream.extensions.web.compare import CompareDesk
     from stream.extensions.web.comparison.messages import ModelChoice
+    from stream.extensions.web.comparison.questions import PictureQuestion
     from stream.extensions.web.sink import WebPage
     from stream.extensions.web.sources import ChosenSource, SourceChooser
     from stream.runtime.answer_service import AnswerService
@@ -71,6 +72,7 @@ def _check(config: Config) -> None:
         raise ConfigError(f"web writes no files, and {paths[0]!r} would be one; watch the source with `watch`")
     WebAccess.of(config)
     _model_choices(config)
+    _picture_questions(config)
 
 
 def show_demo(config: Config) -> int | None:
@@ -147,7 +149,18 @@ def _compare_desk(config: Config) -> CompareDesk:
         )
     )
     control = WebAccess.of(config).control
-    return CompareDesk(process, {choice.name: choice.world for choice in choices}, facts, control=control)
+    worlds = {choice.name: choice.world for choice in choices}
+    return CompareDesk(process, worlds, facts, _picture_questions(config), control=control)
+
+
+def _picture_questions(config: Config) -> list[PictureQuestion]:
+    """Return the questions of `web.compare_questions`. Raises OptionError or ConfigError if the file is unusable."""
+    path = config.value("web.compare_questions")
+    if path is None:
+        return []
+    from stream.extensions.web.comparison.questions import read_picture_questions
+
+    return read_picture_questions(Path(path).expanduser())
 
 
 def _model_choices(config: Config) -> list[ModelChoice]:

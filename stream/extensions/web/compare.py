@@ -24,13 +24,14 @@ from stream.clock import RateLimit
 from stream.config import AllocateConfig
 from stream.control import describe
 from stream.extensions.web.comparison.messages import ENDED, CompareFailed, CompareJob, ComparisonRequest
+from stream.extensions.web.comparison.questions import PictureQuestion
 from stream.extensions.web.connection import CROWDED, REFUSED, converse, messages, send
 from stream.extensions.web.picture_requests import call_in
 from stream.extensions.web.uploads.decoder import SIDE_PX_MAX, PictureRefused
 from stream.extensions.web.uploads.receiver import UPLOAD_BYTES_MAX, PictureUploads
 from stream.extensions.web.uploads.store import PictureStore, Rgb, keyed
 from stream.extensions.web.viewer import MessageRefused, check_length, decode_message
-from stream.scenes.stills import STILLS
+from stream.scenes.stills import STILLS, KnownAnswer
 
 COLUMNS_MAX = 6
 TEXT_TOKENS_MAX = 256
@@ -143,19 +144,27 @@ class CompareDesk:
         models: Names among which a viewer may choose, the first one first, each with the only world that it knows, None
             for a general model.
         facts: Facts of program and machine, for the file that is saved.
+        questions: Questions about pictures of this machine, among which a viewer may choose.
         control: Whether viewers may do more than look.
     """
 
     def __init__(
-        self, engine: CompareEngine, models: Mapping[str, str | None], facts: dict[str, Any], *, control: bool = True
+        self,
+        engine: CompareEngine,
+        models: Mapping[str, str | None],
+        facts: dict[str, Any],
+        questions: Sequence[PictureQuestion] = (),
+        *,
+        control: bool = True,
     ) -> None:
         self._engine = engine
         self._models = tuple(models)
         self._worlds = dict(models)
         self._facts = facts
+        self._questions = questions
         self._control = control
         self._pictures = PictureStore()
-        self._draw_functions: dict[str, Callable[[], Rgb]] = {}
+        self._known: dict[str, dict[tuple[str, ...], KnownAnswer | None]] = {}
         self._numbers = count(1)
         self._clients: set[CompareClient] = set()
         self._waiting: deque[CompareClient] = deque()
@@ -169,6 +178,7 @@ class CompareDesk:
         return [
             Route("/compare/picture", self._take_picture, methods=["POST"]),
             Route("/compare/example/{name}", self._take_example, methods=["POST"]),
+            Route("/compare/question/{number:int}", self._take_question, methods=["POST"]),
             Route("/compare/picture/{key}", self._show_picture),
             WebSocketRoute("/compare/socket", self._serve),
         ]
@@ -182,7 +192,7 @@ class CompareDesk:
         if not self._control:
             raise PictureRefused(VIEW_ONLY, 403)
         async with self._uploads.picture(request, LONGEST_PX) as rgb:
-            return await self._keep(rgb)
+            return JSONResponse(await self._keep(rgb))
 
     async def _take_example(self, request: Request) -> Response:
         if not self._control:
@@ -191,15 +201,29 @@ class CompareDesk:
         still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
         if still is None:
             raise PictureRefused(f"there are {', '.join(still.name for still in STILLS)}", 404)
-        return await self._keep(await asyncio.to_thread(still.draw), still.draw)
+        known = {other.question: other.answer for other in STILLS if other.draw is still.draw}
+        return JSONResponse(await self._keep(await asyncio.to_thread(still.draw), known))
 
-    async def _keep(self, rgb: Rgb, drawn_by: Callable[[], Rgb] | None = None) -> Response:
+    async def _take_question(self, request: Request) -> Response:
+        if not self._control:
+            raise PictureRefused(VIEW_ONLY, 403)
+        self._uploads.check_rate()
+        number = request.path_params["number"]
+        if number >= len(self._questions):
+            raise PictureRefused(f"there are {len(self._questions)} questions", 404)
+        question = self._questions[number]
+        rgb, boxes = await asyncio.to_thread(question.picture, LONGEST_PX)
+        return JSONResponse(await self._keep(rgb, {question.text: question.known}) | {"boxes": boxes})
+
+    async def _keep(self, rgb: Rgb, known: Mapping[str, KnownAnswer | None] | None = None) -> dict[str, Any]:
+        """Keep a picture, with the questions about it whose answers are `known`; return its key and size."""
         picture = await asyncio.to_thread(keyed, rgb)
         self._pictures.keep(picture)
-        if drawn_by is not None:
-            self._draw_functions[picture.key] = drawn_by
+        if known:
+            answers = {tuple(words_of(text)): answer for text, answer in known.items()}
+            self._known.setdefault(picture.key, {}).update(answers)
         height, width = rgb.shape[:2]
-        return JSONResponse({"picture": picture.key, "width": width, "height": height})
+        return {"picture": picture.key, "width": width, "height": height}
 
     async def _show_picture(self, request: Request) -> Response:
         picture = self._pictures.get(request.path_params["key"])
@@ -242,6 +266,10 @@ class CompareDesk:
                 }
                 for still in STILLS
             ],
+            questions=[
+                {"name": question.name, "question": question.text, "answer": question.known and question.known.text}
+                for question in self._questions
+            ],
             limits={
                 "bytes": UPLOAD_BYTES_MAX,
                 "side_px": SIDE_PX_MAX,
@@ -279,12 +307,7 @@ class CompareDesk:
         if len(self._waiting) >= JOBS_MAX:
             raise MessageRefused(f"{JOBS_MAX} comparisons wait already; ask again in a moment")
         height, width = picture.rgb.shape[:2]
-        # an example's own question about its picture has a known answer
-        draw = self._draw_functions.get(request.picture)
-        question = words_of(request.question)
-        answer = next(
-            (still.answer for still in STILLS if still.draw is draw and words_of(still.question) == question), None
-        )
+        answer = self._known.get(request.picture, {}).get(tuple(words_of(request.question)))
         client.job = CompareJob(next(self._numbers), picture.rgb.tobytes(), height, width, request, answer)
         self._waiting.append(client)
         if self._work is None or self._work.done():

@@ -67,6 +67,17 @@ class WebSection(ExtensionSection):
         ),
     ] = "auto"
     """Most models that stay loaded for comparisons. `auto`: as many as fit into three quarters of the free memory."""
+    compare_questions: Annotated[
+        FileName | None,
+        Option(
+            "--compare-questions FILE",
+            "Pictures, questions, answers and boxes (JSONL) for the page that compares answers. [none]",
+            only="web",
+            group="Page",
+        ),
+    ] = None
+    """JSONL of pictures, questions, answers and boxes that viewers of the command `web` can compare answers about. See
+    docs/web.md#your-own-questions."""
     rate: Annotated[
         float,
         Option(

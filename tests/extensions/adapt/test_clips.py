@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from arr_coc.errors import OptionError
-from stream.errors import ConfigError, SourceError
+from stream.errors import SourceError
 from stream.extensions.adapt.clips import HELD_OUT_PART, QUESTIONS_A_FRAME, ClipFrame, clip_frames, plan_clips
 from stream.extensions.adapt.labels import plan_labels, read_labels
 from tests.support.benchmarks import coco, vqa_v2
@@ -144,7 +144,7 @@ def test_labels_are_lessons_with_boxes_in_the_pixels_that_the_frame_has_now(tmp_
 )
 def test_lines_that_are_no_labels_are_refused_in_one_line(tmp_path: Path, line: object, message: str) -> None:
     (tmp_path / "a.png").write_bytes(b"")
-    with pytest.raises(ConfigError, match=message) as refused:
+    with pytest.raises(OptionError, match=message) as refused:
         read_labels(labels_of(tmp_path, line), 9, 1)
     assert "\n" not in str(refused.value)
 
@@ -173,5 +173,5 @@ def test_other_folders_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_label_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file or directory; give a JSONL file"):
+    with pytest.raises(OptionError, match="No such file or directory; give a JSONL file"):
         read_labels(tmp_path / "nosuch.jsonl", 9, 1)

@@ -16,6 +16,7 @@ from playwright.sync_api import Page
 
 from stream.config import WatchConfig
 from stream.events import ClipWritten, Cut, Outage
+from stream.extensions.web.comparison.questions import PictureQuestion
 from tests.extensions.web.test_compare import ComparePage
 from tests.extensions.web.test_past import some
 from tests.extensions.web.test_sources import ChosenPage
@@ -106,6 +107,11 @@ def blind(run: ServedPage, page: Page) -> None:
     page.locator("#votes-table").wait_for()
 
 
+def asked_page() -> ComparePage:
+    """The compare page with a file of questions."""
+    return ComparePage([PictureQuestion("1", "What?", AXE, (), ())])
+
+
 class RememberedPage(ServedPage):
     """The page of a run that remembers, with a few moments of every kind."""
 
@@ -152,7 +158,7 @@ def watched() -> ServedPage:
 KINDS: dict[Callable[[ServedPage, Page], None], Callable[[], ServedPage]] = {
     live: watched,
     sources: ChosenPage,
-    compare: ComparePage,
+    compare: asked_page,
     blind: ComparePage,
     past: RememberedPage,
 }

@@ -47,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[3]
         (("0", "--compare-model", "+/no/such/folder"), "no allocator: there is no folder /no/such/folder"),
         (("0", "--compare-model", "owner/model+"), "names no allocator after the +"),
         (("0", "--compare-loaded", "0"), "--compare-loaded"),
+        (("0", "--compare-questions", "/no/such.jsonl"), "cannot read /no/such.jsonl: No such file or directory; give"),
     ],
 )
 def test_a_page_that_cannot_be_is_one_line(

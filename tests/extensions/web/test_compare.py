@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from websockets.sync.client import connect
 from stream.extensions.web import application, connection
 from stream.extensions.web.compare import MESSAGES_AT_ONCE, CompareDesk
 from stream.extensions.web.comparison.messages import CompareFailed, CompareJob
+from stream.extensions.web.comparison.questions import PictureQuestion
 from stream.extensions.web.comparison.worker import is_right
 from stream.scenes.stills import HEIGHT_PX, STILLS, WIDTH_PX
 from tests.support.network import until
@@ -96,11 +97,11 @@ class MadeUpAnswers:
 class ComparePage(ServedPage):
     """The page with a desk whose answers the test makes up."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, questions: Sequence[PictureQuestion] = (), **options: Any) -> None:
         self.engine = MadeUpAnswers()
         control = options.get("web__control", True)
         models = {"one": "drawn scenes", "two": None}
-        desk = CompareDesk(self.engine, models, {"version": "0.1"}, control=control)
+        desk = CompareDesk(self.engine, models, {"version": "0.1"}, questions, control=control)
         super().__init__(compare=desk, **options)
 
     def picture(self) -> str:
@@ -377,7 +378,7 @@ def test_the_page_shows_what_a_columns_model_knows(page: ComparePage, visit: Vis
     on.goto(page.url + "compare?c=full,auto,auto,one")
     note = on.locator("#world", has_text="one: knows drawn scenes only; answers about other pictures mean nothing.")
     note.wait_for()
-    on.locator("select").first.select_option("two")
+    on.locator("#columns select").first.select_option("two")
     note.wait_for(state="detached")
     assert [*on.locator("#examples button").all_inner_texts()] == [still.name for still in STILLS if not still.general]
 

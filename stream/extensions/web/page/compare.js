@@ -5,8 +5,9 @@ import { openCamera } from "./camera.js";
 import { Column, mb, ms, nameOf } from "./compare_columns.js";
 import { byId, make, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
+import { drawBoxes } from "./layers.js";
 import { Link, openSocket, readPicture, UNLINKED } from "./link.js";
-import { LAYERS, namesOf, startTheme, writeAddress } from "./settings.js";
+import { LAYERS, startTheme, writeAddress } from "./settings.js";
 import { readJson } from "./untrusted.js";
 import { Votes } from "./votes.js";
 
@@ -15,9 +16,11 @@ const RUNS = "The models are answering";
 const DEFAULT_COLUMNS = ["full", "sparse"];
 
 startTheme();
-const page = { known: null, columns: [], picture: null, bitmap: null, running: null, settings: null, taking: 0, wanted: false };
+const page = { known: null, columns: [], picture: null, bitmap: null, boxes: [], number: null, running: null, settings: null, taking: 0, wanted: false };
 const given = new URLSearchParams(location.search);
-const view = new Set(LAYERS.filter((name) => (given.get("layers") ?? "td").includes(name)));
+const SHOWN = [...LAYERS, "b"];
+const USUAL = "tdb";
+const view = new Set(SHOWN.filter((name) => (given.get("layers") ?? USUAL).includes(name)));
 
 const blind = new BlindVote({ shown: showAnswers, voted: takeVote });
 const showStatus = (words, bad) => writeNote("note", words, bad);
@@ -37,6 +40,9 @@ const handlers = {
     for (const { name, question, general } of message.examples) {
       byId(general ? "general-examples" : "examples").append(make("button", { type: "button", onclick: () => takeExample(name, question) }, name));
     }
+    byId("own-questions").hidden = byId("layer-b").hidden = !message.questions.length;
+    byId("own-question").append(new Option("choose", ""), ...message.questions.map(({ name, question }, at) => new Option(`${name}: ${question}`, at)));
+    if (message.questions[given.get("n") - 1]) takeQuestion(given.get("n") - 1, !given.get("q"));
     const example = message.examples.find(({ name }) => name === given.get("example"));
     if (example) takeExample(example.name, given.get("q") ? null : example.question);
   },
@@ -79,7 +85,7 @@ const handlers = {
 function showAnswer(message) {
   const column = page.columns[message.column];
   if (message.error) column.showError(message.error);
-  else column.show(message, page.asked.bitmap);
+  else column.show(message, page.asked.bitmap, page.asked.boxes);
 }
 
 function announce() {
@@ -138,9 +144,11 @@ async function takeKept(path, body) {
   const blob = await (await fetch(`/compare/picture/${reply.picture}`)).blob();
   page.bitmap = await createImageBitmap(blob);
   page.picture = reply.picture;
+  page.boxes = reply.boxes ?? [];
   const preview = byId("preview");
   [preview.width, preview.height] = [reply.width, reply.height];
   preview.getContext("2d").drawImage(page.bitmap, 0, 0);
+  drawBoxes(preview.getContext("2d"), page.boxes, preview);
   preview.hidden = false;
   byId("drop-words").hidden = true;
   showPictureNote(`${reply.width}×${reply.height} pixels`);
@@ -160,8 +168,18 @@ async function takeExample(name, question) {
   writeChoices();
 }
 
-function setExample(name) {
+/** Take the picture of a question of the file; and that question, unless the address has another. */
+async function takeQuestion(number, ask = true) {
+  if (ask) byId("question").value = page.known.questions[number].question;
+  setExample(null, number);
+  await keepPicture(`/compare/question/${number}`);
+  writeChoices();
+}
+
+function setExample(name, number = null) {
   page.example = name;
+  page.number = number;
+  byId("own-question").value = number ?? "";
   for (const button of document.querySelectorAll(".examples button")) setPressed(button, button.textContent === name);
   showKnown();
 }
@@ -169,7 +187,7 @@ function setExample(name) {
 /** The answer to the example's own question; null for any other question or picture. */
 function knownAnswer() {
   const words = (text) => text.toLowerCase().match(/\w+/g)?.join(" ");
-  const example = page.known?.examples.find(({ name }) => name === page.example);
+  const example = page.known?.examples.find(({ name }) => name === page.example) ?? page.known?.questions[page.number];
   return example && words(example.question) === words(byId("question").value) ? example.answer : null;
 }
 
@@ -288,7 +306,7 @@ function writeChoices() {
   const columns = page.columns.map(({ settings: { encode, strategy, budget, model } }) => [encode, strategy, budget, ...(model === page.known.models[0] ? [] : [model])].join(","));
   writeAddress(
     ...FIELDS.map(([name, id, usual]) => [name, byId(id).value, usual]),
-    ["warm", byId("warm").checked ? "" : "0"], ["blind", byId("blind").checked ? "1" : ""], ["example", page.example ?? ""], ["layers", namesOf(view), "td"], ["c", columns],
+    ["warm", byId("warm").checked ? "" : "0"], ["blind", byId("blind").checked ? "1" : ""], ["example", page.example ?? ""], ["layers", SHOWN.filter((name) => view.has(name)).join(""), USUAL], ["n", page.number === null ? "" : String(page.number + 1)], ["c", columns],
   );
 }
 
@@ -301,7 +319,7 @@ function ask(event) {
   if (page.wanted) return showStatus("Asking when the picture is there …");
   if (page.running || !page.picture || !link.isOpen) return;
   page.running = "asked";
-  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer(), example: page.example ?? null };
+  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer(), boxes: page.boxes, example: page.example ?? page.known.questions[page.number]?.name ?? null };
   const run = {
     picture: page.picture, question: byId("question").value.trim(), max_tokens: Number(byId("max-tokens").value),
     seed: Number(byId("seed").value), warm: byId("warm").checked, columns: page.columns.map((column) => column.settings),
@@ -377,7 +395,7 @@ function showTable() {
 function save() {
   const kept = {
     made: new Date().toISOString(), ...page.known.facts,
-    picture: { width: page.asked.width, height: page.asked.height, example: page.asked.example }, known_answer: page.asked.answer, ...page.asked.run,
+    picture: { width: page.asked.width, height: page.asked.height, example: page.asked.example, boxes: page.asked.boxes }, known_answer: page.asked.answer, ...page.asked.run,
     columns: page.columns.filter((column) => column.result || column.error).map((column) => {
       const { topic, column: number, ...result } = column.result ?? { error: column.error };
       return { settings: page.settings[page.columns.indexOf(column)] ?? column.settings, ...result, verdict: column.agreement ?? null };
@@ -395,14 +413,16 @@ function turnLayer(name) {
 }
 
 function showLayers() {
-  for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.has(name));
+  for (const name of SHOWN) setPressed(byId(`layer-${name}`), view.has(name));
   for (const column of page.columns) column.draw();
 }
 
-for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
+for (const name of SHOWN) byId(`layer-${name}`).onclick = () => turnLayer(name);
 onFile(byId("drop"), byId("file"), takeFile);
 byId("take-camera").onclick = takeCamera;
 byId("take-live").onclick = takeLive;
+byId("own-question").onchange = ({ target }) => target.value && takeQuestion(Number(target.value));
+byId("next-question").onclick = () => takeQuestion(page.number === null ? 0 : (page.number + 1) % page.known.questions.length);
 byId("add").onclick = () => {
   addColumn({ model: page.known.models[0], encode: "sparse", strategy: "auto", budget: page.columns.length > 1 ? "64" : "auto" });
   writeChoices();

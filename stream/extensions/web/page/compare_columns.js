@@ -1,7 +1,7 @@
 // Columns of a comparison: the settings of each, and its answer as it comes, with picture, tokens, times and verdict.
 
 import { make, setDisabled } from "./dom.js";
-import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, regionsOf } from "./layers.js";
+import { drawAsModelSees, drawBoxes, drawDimming, drawHeat, drawOutlines, regionsOf } from "./layers.js";
 
 const STEPS = [["allocate", "choose tokens"], ["glance", "glance"], ["encode", "encode"], ["prefill", "prefill"], ["decode", "decode"]];
 
@@ -130,8 +130,9 @@ export class Column {
     this.answer.textContent = error;
   }
 
-  /** Show a whole answer about `picture`, an ImageBitmap. */
-  show(result, picture) {
+  /** Show a whole answer about `picture`, an ImageBitmap, with `boxes` of the asked things in its pixels. */
+  show(result, picture, boxes = []) {
+    this.boxes = boxes;
     this.result = result;
     this.picture = picture;
     this.answer.textContent = result.text || "(an empty answer)";
@@ -162,6 +163,8 @@ export class Column {
     if (view.has("d")) drawDimming(over, frame, this.regions, this.known.tile_px);
     if (view.has("h")) drawHeat(over, frame, this.known.tile_px, false);
     if (view.has("t")) drawOutlines(over, this.regions, this.known.tile_px, new Set(), Math.max(1, frame.width / 500));
+    over.globalAlpha = 1;
+    if (view.has("b")) drawBoxes(over, this.boxes, this.picture);
     this.canvas.setAttribute("aria-label", `The picture as this answer was given it: ${this.result.tokens} of ${this.result.tiles} tokens`);
   }
 

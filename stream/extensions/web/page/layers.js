@@ -127,6 +127,14 @@ export function drawDetections(context, { objects, width_px }, width, ratio, mir
   }
 }
 
+/** Draw boxes in the pixels of `picture`, its width and height, over a canvas that shows all of it. */
+export function drawBoxes(context, boxes, { width, height }) {
+  const { canvas } = context;
+  const [across, down] = [canvas.width / width, canvas.height / height];
+  const objects = boxes.map(([left, top, right, bottom]) => ({ label: "", box: [left * across, top * down, right * across, bottom * down] }));
+  drawDetections(context, { objects, width_px: canvas.width }, canvas.width, Math.max(1, canvas.width / 500), false);
+}
+
 export function drawDimming(context, frame, regions, side) {
   const shown = new Float32Array(frame.rows * frame.cols).fill(UNSEEN_BRIGHTNESS);
   for (const one of [...regions].sort((a, b) => b.level - a.level)) {

@@ -18,10 +18,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from arr_coc.adaptation.cases import Box
-from stream.errors import ConfigError
+from arr_coc.errors import OptionError
+
+if TYPE_CHECKING:
+    from arr_coc.adaptation.cases import Box
 
 T = TypeVar("T")
 
@@ -79,7 +81,7 @@ class QuestionLine:
 def read_question_lines(path: Path, parse: Callable[[QuestionLine], T]) -> list[T]:
     """Call `parse` for each line that is not blank; returns the results.
 
-    Raises ConfigError for a file that cannot be read, is not UTF-8 or holds nothing; and, with the line's number, for a
+    Raises OptionError for a file that cannot be read, is not UTF-8 or holds nothing; and, with the line's number, for a
     line that is no JSON object, has an unknown field or does not show exactly one thing, and if `parse` raises
     ValueError.
     """
@@ -90,16 +92,16 @@ def read_question_lines(path: Path, parse: Callable[[QuestionLine], T]) -> list[
             reason = error.strerror
         else:
             reason = "it is not UTF-8"
-        raise ConfigError(f"cannot read {path}: {reason}", "give a JSONL file with one question a line") from error
+        raise OptionError(f"cannot read {path}: {reason}", "give a JSONL file with one question a line") from error
     entries = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 entries.append(parse(QuestionLine(number, _fields(line), path.parent)))
             except ValueError as error:
-                raise ConfigError(f"line {number} of {path.name}: {error}") from None
+                raise OptionError(f"line {number} of {path.name}: {error}") from None
     if not entries:
-        raise ConfigError(f"{path} holds no question", "write one JSON object a line")
+        raise OptionError(f"{path} holds no question", "write one JSON object a line")
     return entries
 
 
