@@ -31,8 +31,8 @@ class Label:
 def read_labels(path: Path, pictures: int, seed: int) -> list[Label]:
     """All lines of a file, or what is to be found in so many pictures of COCO, drawn at random.
 
-    Raises OptionError, naming the line, for an invalid line, and for a file without any; naming the file, if COCO cannot
-    be read.
+    Raises OptionError, naming the line, for an invalid line, and for a file without any; naming the file, if COCO
+    cannot be read.
     """
     coco = coco_split(path)
     if coco is None:
