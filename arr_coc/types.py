@@ -286,6 +286,9 @@ class Work:
     """Tokens that a group of pictures keeps before the next question."""
     looped: bool = False
     """True if the text repeated itself, and was ended at its second repetition."""
+    escalated: bool = False
+    """True if a larger model gave the answer, because the first was unsure of its own; times and operations are those
+    of both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,7 @@ class AnswerPoint(Event, frozen=True):
     and `glance_tokens` their visual tokens; `flops` counts them in. `target_ms`: the latency that is held, if one is,
     and `budget` the tokens that frames get for it from here on. `before_cut`: a cut or a discontinuity came while it
     was generated, so it is about the shot before. `looped`: it repeated itself, and was ended at its second repetition.
+    `escalated`: a larger model gave it, because the run's own was unsure.
 
     `prefilled_tokens`: tokens of the prompt that were computed, `appended_tokens` visual ones among them; 0 if a server
     with an API answers. With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on;
@@ -237,6 +238,7 @@ class AnswerPoint(Event, frozen=True):
     budget: int | None = None
     before_cut: bool = False
     looped: bool = False
+    escalated: bool = False
     group: int = 0
     began: str = ""
     prefilled_tokens: int = 0
@@ -740,16 +742,15 @@ GROUP = ("group", "began", "superseded_tokens", "idle_tokens", "rebuilt")
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` and then `time` first, without its picture, and without `time`, `looped` and
-    the fields of groups of pictures, of answers without news, or of answers with a schema, if there are none; without
-    `timing` also without those that depend on what the model had kept."""
+    """The event as plain values, `type` and then `time` first, without its picture, and without `time`, `looped`,
+    `escalated` and the fields of groups of pictures, of answers without news, or of answers with a schema, if there are
+    none; without `timing` also without those that depend on what the model had kept."""
     absent = (*PICTURE, "time")
     if isinstance(event, AnswerPoint):
         absent = absent if event.group else (*absent, *GROUP)
         if event.fields is None:
             absent = (*absent, "fields")
-        if not event.looped:
-            absent = (*absent, "looped")
+        absent = (*absent, *(name for name in ("looped", "escalated") if not getattr(event, name)))
         if event.timing is None:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
             names = ("idle_tokens", "rebuilt") if event.group else ("appended_tokens",)

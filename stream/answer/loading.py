@@ -6,17 +6,20 @@ from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder
 from stream.answer.model import AnswerModel
 from stream.config import Config
-from stream.extension.registry import model_type_of
+from stream.extension.registry import first_part, model_type_of
 
 
 def load_configured_model(config: Config) -> AnswerModel:
-    """Load the model of an extension, if the configuration names one, else `load_qwen_model`'s."""
+    """Load the model of an extension, if the configuration names one, else `load_qwen_model`'s; an extension may put
+    its own around it."""
     model_type = model_type_of(config)
     if model_type is not None:
-        return model_type.load_model(config)
-    from stream.answer.qwen import load_qwen_model  # loads torch, which other models do without
+        model = model_type.load_model(config)
+    else:
+        from stream.answer.qwen import load_qwen_model  # loads torch, which other models do without
 
-    return load_qwen_model(config)
+        model = load_qwen_model(config)
+    return first_part("answer_model", config, model) or model
 
 
 def model_name(config: Config) -> str:

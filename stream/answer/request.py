@@ -269,6 +269,7 @@ class AnswerRequest:
             glance_tokens=glance_costs.tokens,
             before_cut=self.before_cut,
             looped=reply.work.looped,
+            escalated=reply.work.escalated,
             timing=AnswerTiming(
                 encode_ms=reply.work.encode_ms,
                 prefill_ms=reply.work.prefill_ms,

@@ -47,8 +47,8 @@ WITHOUT_GROUPS = {
     ),
     "doctor": "model budget max_budget dtype memory memory_frames encode backend device streams as_json",
     "serve-answers": (
-        "model api allocator encode memory memory_frames max_tokens thinking slots device dtype cache_weights keys "
-        "plain_tcp metrics_port config set debug"
+        "model api allocator escalate escalate_below encode memory memory_frames max_tokens thinking slots device "
+        "dtype cache_weights keys plain_tcp metrics_port config set debug"
     ),
     "recap": "since before camera model api device dtype as_json config set debug",
 }

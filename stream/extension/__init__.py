@@ -336,6 +336,9 @@ class Extension:
     None`. It raises ConfigError for a run that cannot have them."""
     answer_filter: str = ""
     """Name of a function that gives the feature's part in the answers of a run: `(Config) -> AnswerFilter | None`."""
+    answer_model: str = ""
+    """Name of a function that puts a model in the place of the one that was loaded: `(Config, AnswerModel) ->
+    AnswerModel | None`."""
     asker: str = ""
     """Name of the class of its part in the questions of a run, `(RunQuestions) -> Asker`."""
     budget: str = ""

@@ -2,7 +2,7 @@
 
 NAMES = (
     *("api", "serve", "fleet", "bench", "adapt", "mcp", "lerobot", "onvif"),
-    *("history", "shadow", "latency", "detections", "journal", "watches", "side_questions"),
+    *("history", "shadow", "escalate", "latency", "detections", "journal", "watches", "side_questions"),
     *("hls", "film", "heatmap", "why", "record", "overlay", "clips", "zeromq", "metrics", "web", "mqtt", "webhook"),
     *("on_match", "robotics", "shared_texture", "otlp", "rerun", "past", "doctor", "live"),
 )

@@ -60,6 +60,8 @@ OPTIONS = (
     Option("--shadow-every N", "Answer one frame in N again with all of its tokens, to compare. [off]", group="Behaviour", key="shadow.every", kind="value"),
     Option("--shadow-compare NAME", "Comparison of shadow checks: words, meaning. [words]", group="Behaviour", key="shadow.compare", kind="value"),
     Option("--shadow-act / --no-shadow-act", "Raise the token budget while shadow checks differ. [no]", group="Behaviour", key="shadow.act", kind="switch"),
+    Option("--escalate MODEL", "Larger model that answers where the run's own is unsure. [off]", without="demo", also="serve-answers", group="Question", key="escalate.model", kind="text"),
+    Option("--escalate-below P", "Escalate an answer with a token less probable than this. [0.5]", without="demo", also="serve-answers", group="Question", key="escalate.below", kind="value"),
     Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo", group="Tokens", key="latency.target_ms", kind="value"),
     Option("--detections ADDRESS", "Detector whose boxes draw tokens: zmq+tcp://HOST:PORT. [off]", without="fleet demo bench", group="Tokens", key="detections.address", kind="text"),
     Option("--soft", "In a film, captions as a subtitle track; pictures are copied.", only="caption watch", key="film.soft", kind="flag"),

@@ -48,7 +48,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 18
+PROTOCOL = 19
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2

@@ -62,6 +62,7 @@ ABSENT = (
     ("memory", None),
     ("fields", None),
     ("looped", False),
+    ("escalated", False),
     ("unchanged", 0),
     ("invalid", 0),
     ("shadow", None),
@@ -244,10 +245,11 @@ def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:
     assert timed.keys() - grouped_fields.keys() == {"timing", "prefilled_tokens"}
 
 
-def test_an_answer_that_was_ended_in_a_loop_says_so() -> None:
-    looped = msgspec.structs.replace(ANSWER, looped=True)
-    assert json.loads(encode_event(looped)) == {**json.loads(encode_event(ANSWER)), "looped": True}
-    assert unpack_event(pack_event(looped)) == looped
+@pytest.mark.parametrize("mark", ["looped", "escalated"])
+def test_an_answer_that_was_ended_in_a_loop_or_escalated_says_so(mark: str) -> None:
+    marked = msgspec.structs.replace(ANSWER, **{mark: True})
+    assert json.loads(encode_event(marked)) == {**json.loads(encode_event(ANSWER)), mark: True}
+    assert unpack_event(pack_event(marked)) == marked
 
 
 def test_other_objects_are_refused() -> None:

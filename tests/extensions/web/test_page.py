@@ -131,6 +131,8 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
     has(visit.page, "#lines li:first-child", "a blue square.*in all.*before the cut$")
     run.emit(structs.replace(answer(61.6, "a red a red"), looped=True))
     has(visit.page, "#lines li:first-child", "a red a red.*in all.*ended: it repeated itself")
+    run.emit(structs.replace(answer(61.7, "a red star"), escalated=True))
+    has(visit.page, "#lines li:first-child", "a red star.*in all.*by the larger model")
     run.emit(answer(62.0, "<img src=x onerror=alert(1)>"))
     has(visit.page, "#lines li:first-child", re.escape("<img src=x onerror=alert(1)>"))
     run.emit(Cut(frame_index=9, pts_s=63.0, score=0.9))

@@ -205,6 +205,7 @@ def timed(ttft_ms: float, total_ms: float, **fields: object) -> Like:
         [asks(0), hear(answered(0), like(Answer, looped=False))],
         [asks(1, turn=2), hear(answered(1, looped=True), like(Answer, looped=True))],
     ),
+    case("an answer of a larger model", [asks(0), hear(answered(0, escalated=True), like(Answer, escalated=True))]),
     case("an answer without text has its first token at its end", [asks(0), hear(answered(0), timed(50.0, 50.0))]),
     case(
         "feedback follows its answer",

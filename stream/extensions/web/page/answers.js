@@ -138,6 +138,7 @@ export class Answers {
       event.trigger in TRIGGERS ? TRIGGERS[event.trigger] : event.trigger,
       event.before_cut ? BEFORE_CUT : null,
       event.looped ? "ended: it repeated itself" : null,
+      event.escalated ? "by the larger model" : null,
     ].filter(Boolean);
     const meta = make("span", { className: "meta" }, facts.join(" · "));
     return make("li", { className: "answer", title: event.query }, make("time", {}, timeOf(event)), event.text, meta);
