@@ -14,7 +14,7 @@ constexpr int64_t CHUNK = 256;
 // Bytes of a tile's row.
 constexpr int64_t ROW = 64;
 
-// Aligned, so that a row is one line of the cache: loads take three times as long otherwise.
+// Aligned, so that a row is one line of the cache: products take twice as long otherwise.
 struct alignas(ROW) Tile {
     uint16_t rows[SIDE][DEPTH];
 };

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from arr_coc.qwen import compiled_attention
 from arr_coc.qwen.small_weights import kernel as linear_kernel
 from arr_coc.relevance import kernel as scores
 from arr_coc.resources import CHECKOUT
@@ -63,7 +64,7 @@ def builds(root: Path) -> int:
 
 def test_the_kernels_are_those_that_are_loaded() -> None:
     loaded = [native.kernel_path(), scores.kernel_path(), compiled_motion.kernel_path()]
-    loaded.append(linear_kernel.kernel_path())
+    loaded += [linear_kernel.kernel_path(), compiled_attention.kernel_path()]
     assert [CHECKOUT / "arr_coc" / f"{kernel}.abi3.so" for kernel in KERNELS] == loaded
 
 
