@@ -21,7 +21,7 @@ from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE,
 from stream.control import leave_gone_terminal, raise_descriptor_limit
 from stream.errors import ConfigError, OutputFailed, ReaderGone, StreamError
 from stream.extension import CommandType
-from stream.extension.registry import extensions
+from stream.extension.registry import extensions, package_at_fault
 
 WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
@@ -154,7 +154,14 @@ def _explain(error: Exception) -> int:
     if hasattr(error, "format_message"):
         report_error(_usage(error))
         return BAD_INPUT
-    report_error(f"unexpected {type(error).__name__}: {error}; this is a bug: --debug shows where")
+    problem = f"unexpected {type(error).__name__}: {error}"
+    package = package_at_fault(error)
+    if package is not None:
+        report_error(
+            f"{problem}, from {package}; repair it (--debug shows where), or remove it: pip uninstall {package}"
+        )
+    else:
+        report_error(f"{problem}; this is a bug: --debug shows where")
     return FAILED
 
 

@@ -7,6 +7,8 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
+from traceback import walk_tb
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from arr_coc.errors import ArrCocError
@@ -25,6 +27,9 @@ IN_TREE = "stream.extensions"
 
 _packages: dict[str, str] = {}
 """Packages of the installed extensions, by the names of these."""
+
+_modules: dict[str, str] = {}
+"""The same packages by their modules' first names."""
 
 
 @cache
@@ -58,6 +63,7 @@ def installed_extensions() -> tuple[Extension, ...]:
             raise ConfigError(f"{package} has an extension {extension.name}, and so has another package; {remedy}")
         names.add(extension.name)
         _packages[extension.name] = package
+        _modules[entry.value.partition(":")[0].partition(".")[0]] = package
         loaded.append(extension)
     return tuple(loaded)
 
@@ -102,6 +108,17 @@ def _results(
             raise ConfigError(f"{problem}; {_remedy(package)}") from error
         if result is not None:
             yield result
+
+
+def package_at_fault(error: BaseException) -> str | None:
+    """Return the package of the installed extension in whose code an error arose; None if it is of this program."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        modules.append(error.obj.__name__)  # a name of an extension that its module lacks
+    if isinstance(error, ModuleNotFoundError):
+        modules.append(error.name or "")
+    names = [module.partition(".")[0] for module in reversed(modules)]
+    return next((_modules[name] for name in names if name in _modules), None)
 
 
 def _reason(error: BaseException) -> str:

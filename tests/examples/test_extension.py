@@ -158,3 +158,29 @@ def test_a_broken_extension_is_one_line_that_names_its_package(
     assert result.returncode == 2
     assert result.stderr.startswith(f"error: {problem}")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("import csv\n", "import csvx as csv\n", "ModuleNotFoundError: No module named 'csvx'"),
+        ("class CsvSink", "class OtherSink", "AttributeError: module 'arr_coc_csv.sink' has no attribute 'CsvSink'"),
+        (
+            "    def write(",
+            "    def write(self, event: object) -> None:\n        raise KeyError('boom')\n\n    def w(",
+            "KeyError",
+        ),
+    ],
+)
+def test_an_error_in_a_part_names_its_package(old: str, new: str, problem: str, site: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "site"
+    shutil.copytree(site, broken)
+    module = broken / "arr_coc_csv" / "sink.py"
+    text = module.read_text()
+    assert old in text
+    module.write_text(text.replace(old, new))
+    result = program(broken, tmp_path, "caption", "ball:1", "-o", "a.csv", "--max-frames", "1", "-q", "What?")
+    assert result.returncode == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: unexpected {problem}")
+    assert line.endswith("from arr-coc-csv; repair it (--debug shows where), or remove it: pip uninstall arr-coc-csv")

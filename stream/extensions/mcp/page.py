@@ -132,7 +132,8 @@ class CameraPage:
                 f"the page at {self.base} cannot be reached ({error or type(error).__name__}); start a run with --web"
             ) from error
         if reply.status_code == 401:
-            raise PageError(f"the page at {self.base} needs its token; give it in ARR_COC_WEB_TOKEN")
+            wants = "has another token" if "authorization" in self._client.headers else "needs its token"
+            raise PageError(f"the page at {self.base} {wants}; give it in ARR_COC_WEB_TOKEN")
         if reply.status_code == 404 and missing is not None:
             raise PageError(missing)
         if reply.is_error:

@@ -7,7 +7,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from urllib.parse import quote
 
@@ -85,11 +85,17 @@ REASONS = {
 """Part of an error's text → what it means; the texts of Python 3.10 have no error codes beside them."""
 
 
+FILE_MODE = 0o600
+"""A new file is for its user alone: it shows what cameras saw."""
+
+
 def connect_writer(path: str) -> sqlite3.Connection:
     """Return a connection that writes the file, made if it is not there; in autocommit mode.
 
     Raises PastError for a file of another program or a newer version, and sqlite3.Error.
     """
+    with suppress(OSError):  # SQLite says what is wrong; a file that it makes could be read by others
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
     try:
         _restrain(connection)

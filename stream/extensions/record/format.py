@@ -160,9 +160,14 @@ def _sums(differences: Array) -> Array:
     return planes
 
 
+FOLDER_MODE = 0o700
+"""Of a new recording."""
+
+
 def open_part(folder: Path) -> RecordLog:
-    """Open the next part of a recording for writing. Raises OSError if its file cannot be made."""
-    folder.mkdir(exist_ok=True)
+    """Open the next part of a recording for writing, in a folder that is made for its user alone: it shows what cameras
+    saw. Raises OSError if its file cannot be made."""
+    folder.mkdir(FOLDER_MODE, exist_ok=True)
     last = max((int(path.stem) for path in parts_of(folder)), default=0)
     part = RecordLog(folder / f"{last + 1:04}{SUFFIX}", MAGIC)
     part.open(new=True)
@@ -229,7 +234,7 @@ def claimed_folder(folder: str) -> Iterator[None]:
     path = Path(folder)
     is_new = not os.path.lexists(path)
     try:
-        path.mkdir(exist_ok=True)
+        path.mkdir(FOLDER_MODE, exist_ok=True)
     except OSError as error:
         reason = "it is a file" if os.path.isfile(path) else error.strerror
         raise OutputError(f"cannot record into {folder!r}: {reason}; name a folder, new or empty") from error

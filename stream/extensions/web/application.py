@@ -170,6 +170,10 @@ class Gate:
                 return reply
             await asyncio.sleep(WRONG_TOKEN_S)
             return _token_page("That is not the token. The program printed the right one when it began.")
+        if problem == "token" and scope["path"].startswith(("/v1/", "/api/")):
+            message = "the page needs its token, which the program printed when it began, or this is not it"
+            error = {"message": message, "type": "authentication_error", "code": 401, "param": None}
+            return JSONResponse({"error": error}, 401)  # in OpenAI's shape
         if problem == "token":
             return _token_page("The program that runs here asks for a token. It printed one when it began.")
         return None

@@ -138,6 +138,11 @@ def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     assert Path(path).read_bytes() == before
 
 
+def test_a_new_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1)])
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+
+
 def test_a_newer_version_of_the_file_is_left_as_it_is(tmp_path: Path) -> None:
     path = written(tmp_path / "past.sqlite", [moment(1)])
     with closing(sqlite3.connect(path)) as connection:

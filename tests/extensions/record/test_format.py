@@ -124,6 +124,13 @@ def written(folder: Path, *records: AnyRecord) -> Path:
     return max(folder.glob("*.rec"))
 
 
+def test_a_new_folder_is_for_its_user_alone(tmp_path: Path) -> None:
+    written(tmp_path / "part", happened(1))
+    with claimed_folder(str(tmp_path / "claimed")):
+        for name in ("part", "claimed"):
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
 def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> None:
     records = [
         BEGAN,
