@@ -55,6 +55,7 @@ SHOWING: dict[str, Reader] = {
     "microscope": masked.of_sent("microscope"),
     "mqtt.url": masked.of_sent("mqtt"),
     "robotics.foxglove": masked.of_sent("foxglove"),
+    "shared_texture.socket": masked.of_sent("texture"),
     "model": masked.of_model,
     "events": masked.of_sent("events"),
 }

@@ -39,6 +39,7 @@ CONSTANT = {
 
 ELSEWHERE = {
     ("arr_coc.backends.registry", "main", "print"),
+    *(("arr_coc.finetune.__main__", name, "print") for name in ("main", "_run", "show", "_on_signal")),
     ("stream.runtime.answer_worker", "main", "traceback.print_exc"),
     ("stream.runtime.fork_server", "_run_and_exit", "traceback.print_exc"),
     ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),

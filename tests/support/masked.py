@@ -43,6 +43,8 @@ from stream.extensions.past.section import PastSection
 from stream.extensions.record.format import Recording, SentMessage, decompress_arrays
 from stream.extensions.record.section import RecordSection
 from stream.extensions.robotics.section import RoboticsSection
+from stream.extensions.shared_texture.reader import SharedTexture
+from stream.extensions.shared_texture.section import SharedTextureSection
 from stream.extensions.web.section import WebSection
 from stream.extensions.webhook.section import WebhookSection
 from stream.extensions.why.section import WhySection
@@ -56,7 +58,7 @@ from tests.support.answer_models import FakeAnswerModel
 from tests.support.collector import collecting
 from tests.support.http_server import LoopbackServer, QuietHandler
 from tests.support.mosquitto import broker, subscribed
-from tests.support.network import LIMIT_S, free_port
+from tests.support.network import LIMIT_S, free_port, until
 from tests.support.recordings import read_mcap
 from tests.support.web import PageClient
 
@@ -183,7 +185,7 @@ class Clients:
     def start(self) -> None:
         readers = {
             "web": self._page, "microscope": self._microscope, "foxglove": self._foxglove, "publish": self._publish,
-            "mqtt": self._mqtt, "control": self._control, "metrics_port": self._metrics,
+            "mqtt": self._mqtt, "control": self._control, "metrics_port": self._metrics, "texture": self._texture,
         }  # fmt: skip
         self._left = set(readers)
         for name, reader in readers.items():
@@ -218,6 +220,15 @@ class Clients:
             body = connection.getresponse().read()
             connection.close()
             yield body, bool(pictures_in(body))
+
+    def _texture(self) -> Iterator[tuple[bytes, bool]]:
+        socket = self._run.folder / "texture.sock"
+        until(socket.exists)
+        with SharedTexture.connect(socket) as texture:
+            for count in range(3):
+                frame = texture.update(LIMIT_S)
+                assert frame is not None
+                yield cv2.imencode(".png", frame.pixels[..., ::-1])[1].tobytes(), count == 2
 
     def _foxglove(self) -> Iterator[tuple[bytes, bool]]:
         address = f"ws://127.0.0.1:{self._ports['foxglove']}"
@@ -318,6 +329,7 @@ def show(source: str, folder: Path, *, masked: bool) -> RunOutputs:
             web=WebSection(address=f"127.0.0.1:{ports['web']}", rate=60.0),
             mqtt=MqttSection(url=f"mqtt://127.0.0.1:{mosquitto.port}", name="masked"),
             robotics=RoboticsSection(foxglove=str(ports["foxglove"])),
+            shared_texture=SharedTextureSection(socket=str(folder / "texture.sock")),
             webhook=WebhookSection(url=url),
             otlp=OtlpSection(url=collector.url, text=True),
             pipeline={"single_process": True},  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.errors import counted
 from arr_coc.types import TileGrid
 from stream.errors import TransportError
 
@@ -88,7 +89,7 @@ class TextureMemory:
     def of(cls, descriptor: int, size: int) -> TextureMemory:
         """Map memory that another process writes. Raises TransportError if it holds no texture of this version."""
         if size < PAGE:
-            raise TransportError(f"the shared memory has {size} bytes, less than its header")
+            raise TransportError(f"the shared memory has {counted(size, 'byte')}, less than its header")
         memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         header = np.ndarray((), HEADER, memory)
         if header["magic"] != MAGIC or header["version"] != VERSION or header["slots"] != SLOTS:
@@ -97,7 +98,7 @@ class TextureMemory:
             )
         grid = TileGrid(*(int(header[name]) for name in ("rows", "cols", "height_px", "width_px")))
         if grid.tiles < 1 or size < memory_bytes(grid):
-            raise TransportError(f"the shared memory has {size} bytes, too few for {grid.rows}x{grid.cols} tiles")
+            raise TransportError(f"shared memory of {size:,} B is too small for {counted(grid.tiles, 'tile')}")
         return cls(memory, grid)
 
     @property

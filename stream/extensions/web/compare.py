@@ -210,7 +210,7 @@ class CompareDesk:
         self._uploads.check_rate()
         number = request.path_params["number"]
         if number >= len(self._questions):
-            raise PictureRefused(f"there are {len(self._questions)} questions", 404)
+            raise PictureRefused(f"there is no question {number}", 404)
         question = self._questions[number]
         rgb, boxes = await asyncio.to_thread(question.picture, LONGEST_PX)
         return JSONResponse(await self._keep(rgb, {question.text: question.known}) | {"boxes": boxes})

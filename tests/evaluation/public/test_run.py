@@ -107,6 +107,7 @@ def test_right_answers_about_drawn_scenes_count(tmp_path: Path) -> None:
         annotations.append(
             {
                 **{"image_id": number, "question_id": number, "answers": votes(*[question.answers[0]] * 10)},
+                "multiple_choice_answer": question.answers[0],
                 **{"answer_type": "other", "question_type": question.kind},
             }
         )

@@ -176,8 +176,8 @@ def damaged(field: str, value: object) -> bytes:
         (b"short", "has 5 bytes, less than its header"),
         (b"x" * PAGE, "no texture of version 1"),
         (damaged("version", 2), "no texture of version 1; use one version on both ends"),
-        (damaged("rows", 0), "too few for 0x6 tiles"),
-        (damaged("rows", 400), "too few for 400x6 tiles"),
+        (damaged("rows", 0), "too small for 0 tiles"),
+        (damaged("rows", 400), "too small for 2400 tiles"),
     ],
 )
 def test_memory_that_holds_no_texture_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from arr_coc.allocation.strategies import AllocationHistory, AllocationRequest, 
 from arr_coc.allocation.temporal import TemporalBlend
 from arr_coc.allocation.warping import Warp
 from arr_coc.backends.gl.store import GlStore
-from arr_coc.errors import counted
+from arr_coc.errors import counted, of_counted
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import texture_array
@@ -105,7 +105,7 @@ def follow(size: tuple[int, int], seed: int, others_share: float = 0.0) -> int:
             reference = choose(AllocationRequest(expected, tokens, 0.25, 0, memory), "topk")
             others = int((choice.levels != reference.levels).sum()) // 2
             if others > others_share * tokens or len(choice.regions) != tokens:
-                raise CheckFailed(f"frame {index}: {others} of {tokens} tiles are not those that the CPU chooses")
+                raise CheckFailed(f"frame {index}: {of_counted(others, tokens, 'tile')} not chosen by the CPU")
             if not others:
                 require_equal(choice.regions, reference.regions, f"regions of frame {index}")
             shown = reference.levels.where(torch.from_numpy(rng.random(shape) < 0.9), UNKNOWN)

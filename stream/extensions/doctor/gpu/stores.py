@@ -79,7 +79,7 @@ def gl_layers() -> CheckResult:
             noise = random_planes(rng, 150, 330)
             frames = [with_tiles_of(planes, noise, rng.random(fmt.grid.shape) < 0.2) for planes in frames]
         device = layers.stores[0].device
-    finding = f"{rounds} frames of {len(frames)} cameras in one array: the bytes of the CPU store"
+    finding = f"{counted(rounds, 'frame')} of {len(frames)} cameras in one array: the bytes of the CPU store"
     return CheckResult(finding, {"renderer": device.renderer}, software=device.software)
 
 

@@ -58,7 +58,7 @@ def read_picture_questions(path: Path) -> list[PictureQuestion]:
     """
     questions = [question for question in read_question_lines(path, _question) if question is not None]
     if not questions:
-        raise ConfigError(f"{path} has questions about videos only", "give one with questions about pictures")
+        raise ConfigError(f"{path}: all questions are about videos", "give one with questions about pictures")
     return questions
 
 

@@ -43,7 +43,7 @@ def test_pictures_come_with_boxes_in_their_pixels(page: ComparePage) -> None:
     assert cup["boxes"] == [[400, 200, 600, 400]]
     assert (place["picture"], place["boxes"]) == (cup["picture"], [])
     missing = ask(page, "/compare/question/2", b"")
-    assert (missing.status, missing.json["error"]) == (404, "there are 2 questions")
+    assert (missing.status, missing.json["error"]) == (404, "there is no question 2")
 
 
 def test_a_turned_picture_is_shown_upright(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_lines_about_videos_are_left_out(tmp_path: Path) -> None:
     make_video(tmp_path / "clip.mp4", moving_square(4, 64, 48), fps=10)
     video = {"video": "clip.mp4", "question": "What?"}
     assert [question.name for question in questions_of(tmp_path, video, PLAIN)] == ["place"]
-    with pytest.raises(ConfigError, match="has questions about videos only; give one with"):
+    with pytest.raises(ConfigError, match="all questions are about videos; give one with"):
         questions_of(tmp_path, video)
     with pytest.raises(OptionError, match=r'line 1 of own\.jsonl: it needs "question"'):
         questions_of(tmp_path, {"image": "wide.png"})
