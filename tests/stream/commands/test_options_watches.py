@@ -41,7 +41,10 @@ def run(command: str, clip: str, *options: str) -> int:
 @pytest.mark.parametrize("command", ["caption", "watch"])
 def test_the_status_is_the_verdict(command: str, clips: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, clips["light"]) == 0
-    assert capsys.readouterr().out == "0:00.4  yes (99 %): is there a light?\n"
+    second, line = capsys.readouterr().out.split("  ", 1)
+    assert line == "yes (99 %): is there a light?\n"
+    # the light is there from 0.4 s to 0.7 s; at its own pace a busy machine drops frames
+    assert second in (["0:00.4"] if command == "caption" else ["0:00.4", "0:00.5", "0:00.6", "0:00.7"])
     assert run(command, clips["dark"]) == 3
     assert capsys.readouterr().out == ""
 
