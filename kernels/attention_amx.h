@@ -116,27 +116,41 @@ AMX_INLINE static vec power(vec x) {
     return (vec)_mm512_scalef_ps((__m512)value, (__m512)x);
 }
 
+// Registers 0 to 3 hold sums of 32 rows for twice 16 columns.
+AMX_INLINE static void clear_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+// Adds the products of 32 rows, two tiles, and of two tiles of columns.
+AMX_INLINE static void add_products(const Tile *rows, const Tile *columns, const Tile *others) {
+    _tile_loadd(4, rows, ROW);
+    _tile_loadd(5, rows + 1, ROW);
+    _tile_loadd(6, columns, ROW);
+    _tile_loadd(7, others, ROW);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
+AMX_INLINE static void store_sums(Sums *to) {
+    _tile_stored(0, to[0].rows[0], ROW);
+    _tile_stored(1, to[0].rows[1], ROW);
+    _tile_stored(2, to[1].rows[0], ROW);
+    _tile_stored(3, to[1].rows[1], ROW);
+}
+
 // The scores of 32 queries, tiles [size / 32, 2], for `tiles` times 16 keys.
 AMX static void multiply_keys(const Tile *queries, const Tile *keys, int64_t tiles, int64_t depths, Sums *scores) {
     for (int64_t t = 0; t < tiles; t += 2, scores += 2, keys += 2 * depths) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        clear_sums();
         for (int64_t d = 0; d < depths; d++) {
-            _tile_loadd(4, queries + 2 * d, ROW);
-            _tile_loadd(5, queries + 2 * d + 1, ROW);
-            _tile_loadd(6, keys + d, ROW);
-            _tile_loadd(7, keys + depths + d, ROW);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 5, 6);
-            _tile_dpbf16ps(2, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
+            add_products(queries + 2 * d, keys + d, keys + depths + d);
         }
-        _tile_stored(0, scores[0].rows[0], ROW);
-        _tile_stored(1, scores[0].rows[1], ROW);
-        _tile_stored(2, scores[1].rows[0], ROW);
-        _tile_stored(3, scores[1].rows[1], ROW);
+        store_sums(scores);
     }
 }
 
@@ -177,10 +191,7 @@ AMX static void weigh(const Sums *scores, int64_t tiles, int half, float scale, 
 AMX static void mix(const Tile *weights, const Tile *values, int64_t tiles, int64_t depths, bool is_first, Sums *mixed) {
     for (int64_t d = 0; d < depths; d++, mixed += 2, values += 2) {
         if (is_first) {
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
+            clear_sums();
         } else {
             _tile_loadd(0, mixed[0].rows[0], ROW);
             _tile_loadd(1, mixed[0].rows[1], ROW);
@@ -188,19 +199,9 @@ AMX static void mix(const Tile *weights, const Tile *values, int64_t tiles, int6
             _tile_loadd(3, mixed[1].rows[1], ROW);
         }
         for (int64_t t = 0; t < tiles; t++) {
-            _tile_loadd(4, weights + 2 * t, ROW);
-            _tile_loadd(5, weights + 2 * t + 1, ROW);
-            _tile_loadd(6, values + 2 * depths * t, ROW);
-            _tile_loadd(7, values + 2 * depths * t + 1, ROW);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 5, 6);
-            _tile_dpbf16ps(2, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
+            add_products(weights + 2 * t, values + 2 * depths * t, values + 2 * depths * t + 1);
         }
-        _tile_stored(0, mixed[0].rows[0], ROW);
-        _tile_stored(1, mixed[0].rows[1], ROW);
-        _tile_stored(2, mixed[1].rows[0], ROW);
-        _tile_stored(3, mixed[1].rows[1], ROW);
+        store_sums(mixed);
     }
 }
 

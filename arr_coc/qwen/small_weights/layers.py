@@ -132,7 +132,8 @@ class SmallLinear(nn.Module):
             self._stood_out = len(channels) > 0
             output = self._weights.product(Rows(values).without(channels))
             assert output is not None
-            self.outliers.add(values, channels, output)
+            if len(channels):
+                self.outliers.add(values, channels, output)
         return output.view(*input.shape[:-1], self.out_features)
 
     def _activated(self, rows: Rows) -> torch.Tensor:

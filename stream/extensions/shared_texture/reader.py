@@ -131,7 +131,8 @@ class SharedTexture:
             except (BlockingIOError, TimeoutError):
                 return
             except ConnectionError:
-                data, descriptors = b"", []
+                data = b""
+                descriptors = []
             self._descriptors.extend(descriptors)
             self.ended = not data
             *lines, self._buffer = (self._buffer + data).split(b"\n")

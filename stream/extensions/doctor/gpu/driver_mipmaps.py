@@ -19,9 +19,11 @@ class GenerateMipmap:
 
     def __init__(self, grid: TileGrid) -> None:
         """Raise BackendMissing if nothing here gives OpenGL."""
-        self._device, self._shape = open_device(), (grid.padded_height_px, grid.padded_width_px)
+        self._device = open_device()
+        self._shape = (grid.padded_height_px, grid.padded_width_px)
         self._rgba = np.empty((*self._shape, 4), np.uint8)
-        gl, name = self._device.library.gl, ctypes.c_uint()
+        gl = self._device.library.gl
+        name = ctypes.c_uint()
         with self._device.current():
             gl.glCreateTextures(gl.GL_TEXTURE_2D, 1, name)
             gl.glTextureStorage2D(name, LEVELS, gl.GL_RGBA8, self._shape[1], self._shape[0])
@@ -45,7 +47,8 @@ class GenerateMipmap:
 
     def levels(self) -> list[Plane]:
         """Return the levels that were built last: uint8 [H >> level, W >> level, 3] each."""
-        gl, levels = self._device.library.gl, []
+        gl = self._device.library.gl
+        levels = []
         with self._device.current():
             for level in range(LEVELS):
                 shape = (self._shape[0] >> level, self._shape[1] >> level, 4)
