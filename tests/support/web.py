@@ -10,9 +10,9 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -50,6 +50,8 @@ from tests.support.events import frame, side_answer
 from tests.support.network import LIMIT_S
 from tests.support.runs import WatchedRun
 from tests.support.sections import sections
+
+Server = TypeVar("Server")
 
 WIDTH, HEIGHT, ROWS, COLS = 512, 256, 8, 16
 
@@ -404,6 +406,13 @@ class Visit:
         self.page.goto(url)
         shown(self.page, count)
 
+    @contextmanager
+    def at(self, server: AbstractContextManager[Server]) -> Iterator[Server]:
+        """A server that ends after the pages of the visit, which would log that it has gone."""
+        with server as served:
+            yield served
+            self.context.close()
+
     def _note(self, url: str) -> None:
         if not url.startswith(("http://127.0.0.1:", "https://127.0.0.1:", "ws://127.0.0.1:", "blob:", "data:")):
             self.outside.append(url)
@@ -411,8 +420,9 @@ class Visit:
     def close(self) -> None:
         """End the visit; nothing was wrong in the page, and nothing was requested from another host."""
         self.context.close()
-        assert [error for error in self.errors if not re.search(self.allowed, error)] == []
-        assert self.outside == []
+        unexpected = [error for error in self.errors if not re.search(self.allowed, error)]
+        assert not unexpected, unexpected
+        assert not self.outside, self.outside
 
 
 def text(page: Page, selector: str) -> str:

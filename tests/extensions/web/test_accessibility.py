@@ -180,6 +180,6 @@ def test_axe_finds_nothing_amiss(
 
 def test_axe_finds_nothing_amiss_on_the_token_page(axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     visit.allowed = "401"
-    with served(web__token="a secret of some length") as run:
+    with visit.at(served(web__token="a secret of some length")) as run:
         visit.page.goto(run.url)
         assert violations(visit.page, axe) == []

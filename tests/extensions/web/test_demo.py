@@ -57,7 +57,7 @@ def test_a_token_leads_to_the_demo() -> None:
 
 def test_three_things_to_try_stay_away_once_dismissed(visit: Visit) -> None:
     visit.allowed = "404"  # this page compares nothing
-    with demo() as page:
+    with visit.at(demo()) as page:
         visit.page.goto(page.address)
         visit.page.frame_locator("#live iframe").locator("#picture").wait_for()
         has(visit.page, "#things", "Model’s view[\\s\\S]*Compare[\\s\\S]*Microscope")

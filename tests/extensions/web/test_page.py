@@ -210,14 +210,14 @@ def test_watches_are_listed_with_what_holds(visit: Visit) -> None:
         run.emit(match(63.0, 4))
         has(visit.page, "#lines li:first-child", "match 4: is it here")
         has(visit.page, "#lines li:nth-child(2)", "now yes")
-    with served() as run:
+    with visit.at(served()) as run:
         visit.see(run.url)
         assert visit.page.locator("#watches").is_hidden()
 
 
 def test_the_bar_of_a_watch_shows_what_it_takes(visit: Visit) -> None:
     watch = WatchConfig(name="here", question="is it here?", threshold=0.7, no_below=0.2, hold_s=5)
-    with served(watches=(watch,)) as run:
+    with visit.at(served(watches=(watch,))) as run:
         visit.see(run.url)
         has(visit.page, "#watches .note", r"^yes from 70 %, no up to 20 %, a match after 5 s of yes$")
         marks = visit.page.locator("#watches .mark").evaluate_all("(all) => all.map((mark) => mark.style.left)")
@@ -295,8 +295,7 @@ def test_usual_questions_are_offered(run: ServedPage, visit: Visit) -> None:
 
 
 def test_a_page_that_only_shows_has_no_question_box(visit: Visit) -> None:
-    visit.allowed = "WebSocket"
-    with served(web__control=False) as run:
+    with visit.at(served(web__control=False)) as run:
         visit.see(run.url)
         assert visit.page.locator("#ask").is_hidden()
         assert "takes no questions" in text(visit.page, ".ask")
@@ -428,9 +427,9 @@ def test_in_a_low_window_the_picture_stays_in_the_middle_of_its_stage(run: Serve
 
 
 def test_the_token_is_asked_for_and_leaves_the_address(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
-    visit.allowed = "WebSocket|401"
+    visit.allowed = "401"
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
-    with served(web__token="a long secret") as run:
+    with visit.at(served(web__token="a long secret")) as run:
         visit.page.goto(run.url)
         assert "asks for a token" in text(visit.page, "main")
         visit.page.get_by_label("Token").fill("not that one")
@@ -443,9 +442,8 @@ def test_the_token_is_asked_for_and_leaves_the_address(visit: Visit, monkeypatch
 
 
 def test_the_page_works_over_tls(visit: Visit, tmp_path: Path) -> None:
-    visit.allowed = "WebSocket"
     certificate, key = make_certificate(tmp_path)
-    with served(web__cert=certificate, web__key=key) as run:
+    with visit.at(served(web__cert=certificate, web__key=key)) as run:
         visit.see(run.url)
 
 
@@ -454,7 +452,7 @@ def test_another_site_cannot_look(run: ServedPage, visit: Visit) -> None:
     reply = visit.page.goto(f"http://other.test:{run.port}/")
     assert reply is not None
     assert reply.status == 421
-    with served() as foreign:
+    with visit.at(served()) as foreign:
         visit.see(foreign.url)
         opened = visit.page.evaluate(
             """(url) => new Promise((done) => {
@@ -514,7 +512,7 @@ def test_everything_has_a_label_and_text_has_contrast(
 
 
 def test_a_watch_that_is_added_or_removed_leaves_the_others_as_they_were(visit: Visit) -> None:
-    with served(watches=WATCHES) as run:
+    with visit.at(served(watches=WATCHES)) as run:
         visit.see(run.url)
         run.emit(look(63.0, holds="yes"))
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes")

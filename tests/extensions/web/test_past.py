@@ -210,7 +210,7 @@ def test_a_match_has_a_link_to_its_clip(run: ServedPage, path: str, visit: Visit
     with closing(PastStore(path)) as store:
         store.write([ClipFiles(DOOR, 1, "gate 1.jpg", "gate 1.mp4")])
     assert clip_links(visit.page, run.url) == ["/clips/gate%201.mp4"], "the only camera of a page has no name there"
-    with closing(SharedPage(("yard", "door"), past__file=path)) as shared:
+    with visit.at(closing(SharedPage(("yard", "door"), past__file=path))) as shared:
         for address in (shared.url, f"{shared.url}?camera=door"):
             assert clip_links(visit.page, address) == ["/clips/gate%201.mp4?camera=door"]
 
@@ -261,7 +261,7 @@ def test_new_moments_come_by_themselves(run: ServedPage, path: str, visit: Visit
 
 
 def test_the_grid_shows_all_cameras_and_a_page_its_own(path: str, visit: Visit) -> None:
-    with closing(SharedPage(("yard", "door"), past__file=path)) as shared:
+    with visit.at(closing(SharedPage(("yard", "door"), past__file=path))) as shared:
         opened(visit.page, shared.url)
         has(visit.page, "#past .note", "^33 moments$")
         opened(visit.page, f"{shared.url}?camera=door")
@@ -278,7 +278,7 @@ def test_a_program_that_is_gone_is_reported(path: str, visit: Visit) -> None:
 
 
 def test_an_empty_result_is_reported(tmp_path: Path, visit: Visit) -> None:
-    with served(past__file=written(tmp_path / "past.sqlite", [moment(1, unix_ms=BEGIN_MS - 10**12)])) as run:
+    with visit.at(served(past__file=written(tmp_path / "past.sqlite", [moment(1, unix_ms=BEGIN_MS - 10**12)]))) as run:
         visit.page.goto(run.url)
         visit.page.locator("#past").scroll_into_view_if_needed()
         has(visit.page, "#past .note", "Nothing is found")

@@ -282,7 +282,7 @@ def test_the_page_asks_before_it_saves(run: ServedPage, file: Path, visit: Visit
 
 
 def test_a_page_without_a_file_downloads(visit: Visit, tmp_path: Path) -> None:
-    with served() as run:
+    with visit.at(served()) as run:
         visit.see(run.url)
         draw(visit.page, "shed")
         has(visit.page, "#saving", "start the run with -c FILE")
@@ -318,7 +318,7 @@ def test_a_refused_watch_is_said_in_the_page(run: ServedPage, visit: Visit) -> N
 
 
 def test_a_viewer_sees_no_way_to_save(file: Path, visit: Visit) -> None:
-    with served(file=file, web__control=False) as run:
+    with visit.at(served(file=file, web__control=False)) as run:
         visit.see(run.url)
         assert visit.page.locator("#watch-add").is_hidden()
         visit.page.keyboard.press("z")

@@ -57,8 +57,7 @@ def test_everything_is_offered_without_its_secrets() -> None:
 
 
 def test_drawn_scenes_have_thumbnails(visit: Visit) -> None:
-    visit.allowed = "WebSocket"
-    with served(chooser=make_chooser()) as page:
+    with visit.at(served(chooser=make_chooser())) as page:
         visit.page.goto(page.url)
         thumbnail = visit.page.get_by_role("button", name="street").locator("img")
         visit.page.wait_for_function(
@@ -68,9 +67,8 @@ def test_drawn_scenes_have_thumbnails(visit: Visit) -> None:
 
 
 def test_a_source_that_was_seen_has_its_picture_as_thumbnail(visit: Visit) -> None:
-    visit.allowed = "WebSocket"
     chooser = make_chooser()
-    with served(chooser=chooser) as page:
+    with visit.at(served(chooser=chooser)) as page:
         visit.page.goto(page.url)
         yard = visit.page.get_by_role("button", name="yard").locator("canvas")
         assert yard.is_hidden()

@@ -164,7 +164,7 @@ def test_a_finger_draws_on_a_phone(run: ServedPage, browser: Browser) -> None:
 
 
 def test_a_mirrored_picture_has_its_corners_at_the_clicked_places(visit: Visit) -> None:
-    with served(web__camera="ipc:///tmp/none") as run:
+    with visit.at(served(web__camera="ipc:///tmp/none")) as run:
         visit.see(run.url + "?mirror=1")
         page = visit.page
         page.keyboard.press("z")

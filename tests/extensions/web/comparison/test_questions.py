@@ -132,7 +132,7 @@ def test_the_next_question_is_one_press_away_and_an_address_has_it(page: Compare
 
 
 def test_without_a_file_the_page_has_neither_questions_nor_boxes(visit: Visit) -> None:
-    with closing(ComparePage()) as page:
+    with visit.at(closing(ComparePage())) as page:
         visit.page.goto(page.url + "compare?example=shapes")
         has_picture(visit, 768)
         assert visit.page.locator("#own-questions, #layer-b").locator("visible=true").count() == 0
