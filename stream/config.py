@@ -38,6 +38,10 @@ from stream.options.schedule import check_schedule
 from stream.untrusted import GROUP_TOKENS_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX, WATCH_NAME
 
 DEFAULT_QUERY = "Say what happens."
+SLOTS_MAX = 64
+SLOTS_TOGETHER = 8
+"""Answers at once, if `answer.slots` is not a number, by a model on a processor or a server, and for several runs. With
+more, an answer of the bundled model is hardly cheaper (benchmarks/README.md), and takes longer."""
 MAX_PIXELS = 1 << 26
 """67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
 
@@ -586,11 +590,14 @@ class AnswerConfig(Section):
     server_choice: Literal["spread", "order"] = "spread"
     """Server that answers: the one with the fewest clients for each slot, or the first of the list that is ready."""
     slots: Annotated[
-        int, Option("--slots N", "Clients answered at once, in one batch. [{default}]", only="serve-answers")
-    ] = Field(default=1, ge=1, le=64)
+        Annotated[int, Field(ge=1, le=SLOTS_MAX)] | Literal["auto"],
+        Option(
+            "--slots N", "Clients answered at once, in one batch; auto: by memory. [{default}]", only="serve-answers"
+        ),
+    ] = 1
     """Number of clients that a server of several answers at once, in one batch; with `api.url`, of requests that are
-    open at once. 1: one after the other, and each answer is the same as if there were no other client. See
-    docs/processes.md#answers-together."""
+    open at once. `auto`: as many as memory holds. 1: one after the other, and each answer is the same as if there were
+    no other client. See docs/processes.md#answers-together."""
     device: Annotated[
         str,
         Option(

@@ -2,7 +2,7 @@
 
 The stock dynamic cache copies all keys to a new tensor for every token; the stock static cache cannot be rewound.
 Attention layers keep keys and values, which can be cut off after any token. A recurrent layer keeps one state, which is
-copied at the first mark and at the newest two.
+copied at the first mark and at the newest two. Prompts of several slots share their memory, in a block.
 """
 
 from __future__ import annotations
@@ -221,6 +221,13 @@ class GrowableLayer(DynamicLayer):
             return
         self.keys, self.values = self.room_keys[..., :tokens, :], self.room_values[..., :tokens, :]
 
+    def free(self) -> None:
+        """Give back the memory; the layer is as at first."""
+        self.keys = self.values = torch.empty(0)
+        self.room_keys = torch.empty(0)
+        self.room_values = torch.empty(0)
+        self.is_initialized = False
+
 
 class RecurrentLayer(LinearAttentionLayer):
     """One layer's state, of constant size and written in place."""
@@ -272,6 +279,12 @@ class RecurrentLayer(LinearAttentionLayer):
                 now.copy_(then)
         self.has_previous_state[0] = state is not None
 
+    def free(self) -> None:
+        """Give back the memory; the layer is as at first."""
+        self.conv_states[0] = self.recurrent_states[0] = None
+        self.is_conv_states_initialized[0] = self.is_recurrent_states_initialized[0] = False
+        self.has_previous_state[0] = False
+
 
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
     """Return an empty cache for the stock language model; it is written in place, so it takes no gradients."""
@@ -280,3 +293,141 @@ def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
     }
     states = {number: RecurrentLayer() for number in qwen.layers.recurrent}
     return PrefixCache(Cache(layers=[layer for _, layer in sorted({**layers, **states}.items())]))
+
+
+class LayerBlock:
+    """One layer's keys and values of up to S slots: `keys` and `values` [allocated slots, kv heads, room, head_dim],
+    empty at first.
+
+    Room for tokens grows for all slots together. Slots get memory when one of them is first used: as many as a power
+    of two, so that they are seldom copied.
+    """
+
+    def __init__(self, slots: int, room_dtype: torch.dtype | None = None) -> None:
+        """`room_dtype` as in `GrowableLayer`."""
+        self.keys = torch.empty(0)
+        self.values = torch.empty(0)
+        self._room_dtype = room_dtype
+        self._views = [SlotLayer(self, slot) for slot in range(slots)]
+
+    @property
+    def views(self) -> Sequence[SlotLayer]:
+        """The layer of each slot."""
+        return self._views
+
+    @property
+    def allocated(self) -> int:
+        """Number of slots that have memory: the first ones."""
+        return len(self.keys)
+
+    @property
+    def room(self) -> int:
+        """Tokens for which each of these has room."""
+        return self.keys.shape[2] if self.keys.ndim == 4 else 0
+
+    def make_room(self, tokens: int, slots: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
+        """Make room; contents stay.
+
+        Args:
+            tokens: Tokens that each slot must hold.
+            slots: Number of slots that must have memory.
+            like_keys: Keys [..., kv heads, L, head_dim] that give the shape, dtype and device of new ones.
+            like_values: Values of this kind.
+        """
+        if tokens <= self.room and slots <= self.allocated:
+            return
+        room = max(self.room, -(-tokens // ROOM_TOKENS) * ROOM_TOKENS)
+        self._replace(max(self.allocated, _power_of_two(slots, len(self._views))), room, like_keys, like_values)
+
+    def shrink(self, slots: int) -> None:
+        """Give back the memory of all but the first `slots`, 1 or more; the others are empty then."""
+        if slots < self.allocated:
+            self._replace(slots, self.room, self.keys, self.values)
+
+    def _replace(self, slots: int, room: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
+        old_room = self.room
+        kept = min(slots, self.allocated)
+        for name, like in (("keys", like_keys), ("values", like_values)):
+            # Zeros, because a weight of 0 times unwritten memory may be NaN.
+            shape = (slots, like.shape[-3], room, like.shape[-1])
+            new = like.new_zeros(shape, dtype=self._room_dtype)
+            if old_room:
+                new[:kept, :, :old_room] = getattr(self, name)[:kept]
+            setattr(self, name, new)
+        for slot, view in enumerate(self._views):
+            if slot < slots:
+                view.look_at(self.keys[slot : slot + 1], self.values[slot : slot + 1])
+            else:
+                view.free()
+
+
+class SlotLayer(GrowableLayer):
+    """One slot's part of a layer's block."""
+
+    def __init__(self, block: LayerBlock, slot: int) -> None:
+        super().__init__()
+        self._block = block
+        self._slot = slot
+
+    def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
+        """Make room for `tokens` in every slot up to this one."""
+        self._block.make_room(tokens, self._slot + 1, like_keys, like_values)
+
+    def look_at(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Use these tensors [1, kv heads, room, head_dim], which already hold the layer's contents."""
+        length = self.get_seq_length()
+        self.room_keys = keys
+        self.room_values = values
+        self.is_initialized = True
+        self.show(length)
+
+
+class SlotBlock:
+    """Memory of a model's layers for up to S slots. `layers`: keys and values of each attention layer, one tensor for
+    all slots, by layer index. `states`: recurrent layers of each slot. `caches`: cache of each slot."""
+
+    def __init__(self, qwen: QwenVL, slots: int) -> None:
+        self.slots = slots
+        self.layers = {
+            number: LayerBlock(slots, small_attention_dtype(attention.k_proj))
+            for number, attention in qwen.attentions.items()
+        }
+        self.states = [{number: RecurrentLayer() for number in qwen.layers.recurrent} for _ in range(slots)]
+        self.caches: list[PrefixCache[Any]] = []
+        for slot, states in enumerate(self.states):
+            slot_layers: dict[int, Any] = states | {number: layer.views[slot] for number, layer in self.layers.items()}
+            self.caches.append(PrefixCache(Cache(layers=[slot_layers[number] for number in sorted(slot_layers)])))
+
+    @property
+    def allocated(self) -> int:
+        """Number of slots that have memory: the first ones."""
+        return next(iter(self.layers.values())).allocated
+
+    @property
+    def room(self) -> int:
+        """Tokens for which each of these has room."""
+        return next(iter(self.layers.values())).room
+
+    def make_room(self, tokens: int, slots: int) -> None:
+        """Make room for `tokens` in each of the first `slots`; keys must have been written before."""
+        for layer in self.layers.values():
+            layer.make_room(tokens, slots, layer.keys, layer.values)
+
+    def surplus(self, slots: int) -> range:
+        """Return the slots whose memory is worth giving back if the first `slots`, 1 or more, are enough: none unless
+        the others have three quarters of it."""
+        kept = _power_of_two(slots, self.slots)
+        return range(kept, self.allocated if 4 * kept <= self.allocated else kept)
+
+    def free(self, surplus: range) -> None:
+        """Give back the memory of the last slots, whose caches must be empty; it comes back when they are used."""
+        for layer in self.layers.values():
+            layer.shrink(surplus.start)
+        for slot in surplus:
+            for state in self.states[slot].values():
+                state.free()
+
+
+def _power_of_two(slots: int, most: int) -> int:
+    """Return the number of slots to allocate for `slots`, 1 or more: the next power of two, at most `most`."""
+    return min(1 << (slots - 1).bit_length(), most)

@@ -16,7 +16,9 @@ from arr_coc.errors import OptionError
 from arr_coc.qwen.attention import PROBED_TOKENS, merge_feedback, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
-from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
+from arr_coc.qwen.batching.slots import check_slots
+from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, likeliest
+from arr_coc.qwen.cache import SlotBlock
 from arr_coc.qwen.decode import choose, choose_finite, least_probability, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.loops import LoopDetector
@@ -604,6 +606,11 @@ class Decoder:
             from arr_coc.qwen.batching.captured import CapturedStep
 
             self._captured = CapturedStep(qwen, block, capture)
+
+    def drop_outdated(self) -> None:
+        """Free what was captured for memory that the block has given back."""
+        if self._captured is not None:
+            self._captured.drop_outdated()
 
     @cached_property
     def grammars(self) -> GrammarCompiler:

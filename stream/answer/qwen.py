@@ -13,7 +13,7 @@ from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, Question, TokenPack
 from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import LOOPED, AnswerStats, ClientQuestion, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
-from stream.config import Config
+from stream.config import SLOTS_MAX, SLOTS_TOGETHER, Config
 from stream.errors import TransportError
 
 if TYPE_CHECKING:
@@ -70,6 +70,16 @@ class ClientSlots:
             self._last[slot] = None
         return slots
 
+    @property
+    def enough(self) -> int:
+        """Number of slots, from the first, that are enough: one for each client, and all that are held."""
+        clients = sum(last is not None for last in self._last)
+        return max([1, clients, *(slot + 1 for slot in self.by_client.values())])
+
+    def forget(self, slot: int) -> None:
+        """Forget the last client of a slot, which gets another one next time."""
+        self._last[slot] = None
+
 
 class QwenAnswerModel:
     """Qwen model that keeps a group of pictures of at most `memory_tokens` visual tokens for each client; with 0,
@@ -117,6 +127,7 @@ class QwenAnswerModel:
         for slot in self._table.drop(client):
             self._questions.pop(slot, None)
             self._session.forget(slot)
+        self._shrink()
 
     def embed_query(self, query: str) -> QueryEmbedding:
         """Return the query's embedding. Raises ContextLengthError if it is too long, alone or beside a group of
@@ -182,6 +193,16 @@ class QwenAnswerModel:
             self._questions.pop(slot, None)
             self._session.stop(slot)
         self._table.release(client)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Give back the memory of slots that the clients that are left do not need."""
+        if surplus := self._session.block.surplus(self._table.enough):
+            for slot in surplus:
+                self._table.forget(slot)
+                self._session.forget(slot)
+            self._session.block.free(surplus)
+            self._session.decoder.drop_outdated()
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         answers = self._session.ask([self._slot_question(question) for question in questions])
@@ -312,14 +333,14 @@ def _check_memory(session: AnswerSession, memory_tokens: int, frames: int) -> No
 def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Load the model that `answer.model` names, with `answer.slots`.
 
-    Raises ModelError, and OptionError for a group of pictures out of range, more slots than the memory holds, or
-    several slots of a model that answers one client at a time only.
+    Raises ModelError, and OptionError for a group of pictures out of range, more slots than the memory holds, or a
+    number of slots above 1 for a model that answers one client at a time.
     """
     from arr_coc.qwen.deferred_imports import deferred_imports
 
     answer = config.answer
     with deferred_imports(answer.model):
-        from arr_coc.qwen.batching.step import check_slots
+        from arr_coc.qwen.batching.slots import check_slots, fitting_slots
         from arr_coc.qwen.loading import load_qwen
         from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
         from arr_coc.qwen.session import AnswerSession
@@ -350,17 +371,21 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             feedback=answer.feedback,
             thinking=answer.thinking,
         )
-        if answer.slots > 1:
-            others = QUESTION_TOKENS + answer.max_tokens
-            visual = config.allocate.max_tokens
+        others = QUESTION_TOKENS + answer.max_tokens
+        visual = config.allocate.max_tokens
+        slots = answer.slots
+        if slots == "auto":
+            most = SLOTS_TOGETHER if qwen.device.type == "cpu" else SLOTS_MAX
+            slots = fitting_slots(qwen, max(visual, memory_tokens) + others, most)
+        elif slots > 1:
             try:
-                check_slots(qwen, answer.slots, max(visual, memory_tokens) + others)
+                check_slots(qwen, slots, max(visual, memory_tokens) + others)
             except OptionError:
                 if config.requires_groups or not memory_tokens:
                     raise
                 memory_tokens = 0
-                check_slots(qwen, answer.slots, visual + others)
-        session = AnswerSession(qwen, options, answer.slots)
+                check_slots(qwen, slots, visual + others)
+        session = AnswerSession(qwen, options, slots)
         if not config.requires_groups:
             memory_tokens = min(memory_tokens, max(_max_visual_tokens(session, frames), 0) // 2)
         share = answer.memory.idle_share(auto_idle_share(qwen.device.type))

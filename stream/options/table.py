@@ -38,7 +38,7 @@ OPTIONS = (
     Option("--decoding NAME", "What is taken from the model's own decoding options: checkpoint, plain. [auto]", without="demo", also="serve-answers", key="answer.decoding", kind="value"),
     Option("--thinking NAME", "Thoughts of the model before an answer: hide, show, off. [off]", without="demo", also="serve-answers", key="answer.thinking", kind="value"),
     Option("--server ADDRESS,…", "Address of a `serve-answers`, or several: tcp://HOST:PORT. [a process here]", key="answer.server", kind="text"),
-    Option("--slots N", "Clients answered at once, in one batch. [1]", only="serve-answers", key="answer.slots", kind="value"),
+    Option("--slots N", "Clients answered at once, in one batch; auto: by memory. [1]", only="serve-answers", key="answer.slots", kind="value"),
     Option("--device NAME", "Device of the model: cpu, cuda, cuda:1... [auto]", also="adapt doctor serve-answers recap", key="answer.device", kind="text"),
     Option("--dtype NAME", "Data type of the model: float32, bfloat16, float16, int8, int4. [auto]", also="adapt doctor serve-answers recap", key="answer.dtype", kind="value"),
     Option("--cache-weights", "With --dtype int8 or int4: keep the weights beside the model for later starts.", without="demo", also="serve-answers", key="answer.cache_weights", kind="flag"),

@@ -18,7 +18,7 @@ from stream.answer.admission import ServerOptions
 from stream.answer.model import CONFIGURED, AnswerModel, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import LOADING, ServerStatistics
-from stream.config import Config
+from stream.config import SLOTS_TOGETHER, Config
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
 from stream.extension.registry import parts_of
@@ -36,10 +36,6 @@ log = logging.getLogger(__name__)
 
 TRIM_EVERY_S = 60.0
 """Time between two times at which freed memory is given back to the system, which takes some milliseconds."""
-
-SLOTS_MAX = 8
-"""Slots of an answer process that several runs share, if `answer.slots` is not set. With more, an answer of the bundled
-model is hardly cheaper (benchmarks/README.md), and takes longer."""
 
 
 def main() -> int:
@@ -104,8 +100,8 @@ def give_memory_back(trim: Callable[[], None], every_s: float, ended: threading.
 
 def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel:
     """Load the model with a slot for each run, unless the configuration sets them; with one if no more fit."""
-    slots = min(worker.runs, SLOTS_MAX)
-    if slots > config.answer.slots == 1:
+    slots = min(worker.runs, SLOTS_TOGETHER)
+    if config.answer.slots == 1 < slots:
         answer = config.answer.model_copy(update={"slots": slots})
         try:
             return load_answer_model(worker.model_loader, config.model_copy(update={"answer": answer}))

@@ -19,7 +19,8 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import probed_layers
-from arr_coc.qwen.batching.step import DecodeRow, SlotBlock, likeliest
+from arr_coc.qwen.batching.step import DecodeRow, likeliest
+from arr_coc.qwen.cache import SlotBlock
 from arr_coc.qwen.decode import choose_finite, layer_steps, logits_of
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
@@ -187,16 +188,19 @@ class CapturedStep:
         self._pending_steps.clear()
         self._rows = []
 
+    def drop_outdated(self) -> None:
+        """Free the graphs of tensors that the block no longer has, and with them the tensors."""
+        self._graphs = {size: graph for size, graph in self._graphs.items() if graph.fits(self._block)}
+
     def _load(self, rows: Sequence[DecodeRow]) -> None:
         """Continue with these answers: discard the steps that ran ahead with others."""
         self.pause()
-        self._block.make_room(max(row.cached_tokens + row.remaining for row in rows) + 1)
         span = max(row.slot for row in rows) + 1
         size = next(size for size in (*BATCH_SIZES, self._block.slots) if min(size, self._block.slots) >= span)
         size = min(size, self._block.slots)
+        self._block.make_room(max(row.cached_tokens + row.remaining for row in rows) + 1, size)
         if size not in self._graphs or not self._graphs[size].fits(self._block):
-            # Frees the memory of outdated graphs before the next capture allocates.
-            self._graphs = {size: graph for size, graph in self._graphs.items() if graph.fits(self._block)}
+            self.drop_outdated()  # before the next capture allocates
             self._graphs[size] = CapturedRows(self._qwen, self._block, size, self._capture)
         self._graph = self._graphs[size]
         self._inputs.zero_()

@@ -20,7 +20,7 @@ from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FrameStamp, QueryEmbedding, Question, TokenPacket, Work, time_text
 from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import LOOPED, AnswerStats, ClientQuestion, history_text
-from stream.config import AnswerConfig, Config
+from stream.config import SLOTS_TOGETHER, AnswerConfig, Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
 from stream.extensions.api.address import ApiAddress
 from stream.extensions.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
@@ -183,7 +183,7 @@ class ApiAnswerModel:
         self._unsure = self._opens_thoughts = False
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
-        self.slots = config.answer.slots
+        self.slots = SLOTS_TOGETHER if answer.slots == "auto" else answer.slots
         self.model_id = served_model.name
 
     def drop_client(self, client: bytes) -> None:

@@ -233,7 +233,7 @@ def _check_memory(name: str, config: Config) -> None:
     """Raise ModelError if the weights of a model that is on this machine do not fit the free memory."""
     import torch
 
-    from arr_coc.qwen.batching.step import free_bytes
+    from arr_coc.qwen.batching.slots import free_bytes
     from arr_coc.qwen.cpu_precision import dtype_on_cpu
     from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 

@@ -7,8 +7,8 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen import decode
-from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock
-from arr_coc.qwen.cache import empty_cache
+from arr_coc.qwen.batching.step import DecodeRow, DecodeStep
+from arr_coc.qwen.cache import SlotBlock, empty_cache
 from arr_coc.qwen.decode import PromptPart, choose, decode_one_token, linear_rows, prefill
 from arr_coc.qwen.options import Decoding
 from tests.support.models import FAMILIES, tiny_qwen

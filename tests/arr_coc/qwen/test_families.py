@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc.errors import ModelError
 from arr_coc.qwen import families, loading
-from arr_coc.qwen.batching.step import check_slots
+from arr_coc.qwen.batching.slots import check_slots
 from arr_coc.qwen.cache import PrefixCache, empty_cache
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.grounding import NAMING_TOKENS

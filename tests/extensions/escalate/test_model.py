@@ -195,7 +195,7 @@ def test_both_models_read_one_visual_memory(folders: tuple[Path, Path]) -> None:
 
 
 def test_a_model_that_does_not_fit_is_named(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arr_coc.qwen.batching.step.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("arr_coc.qwen.batching.slots.free_bytes", lambda device: 1000)
     with pytest.raises(ModelError, match=r"scenes-stock needs about .* GB .*0\.0 GB are free on cpu; .*--escalate"):
         load(*folders)
 

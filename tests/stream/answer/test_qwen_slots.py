@@ -8,11 +8,11 @@ import pytest
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError
-from arr_coc.qwen.batching import step as slots_module
+from arr_coc.qwen.batching import slots as slots_module
 from arr_coc.types import NS_PER_S, PastAnswer, PreviousAnswer, Question
 from stream.answer.model import CONFIGURED, ClientQuestion, history_text, load_answer_model
 from stream.answer.qwen import ClientSlots, QwenAnswerModel
-from stream.config import AnswerConfig, Config
+from stream.config import SLOTS_TOGETHER, AnswerConfig, Config
 from tests.stream.answer.test_model import at, folder, packet
 from tests.support.answer_models import OneClient
 
@@ -101,6 +101,42 @@ def test_more_slots_than_the_memory_holds_are_refused(folder: Path, monkeypatch:
         OptionError, match=r"3 slots of 662 tokens need 1\.8 MB, and 1\.0 MB are free on cpu; set answer"
     ):
         load(folder, 3)
+
+
+def test_memory_grows_with_clients_and_is_given_back_when_they_leave(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "free_bytes", lambda device: 100_000_000)
+    model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig(model=str(folder), max_tokens=6, slots="auto")))
+    assert isinstance(model, QwenAnswerModel)
+    assert model.slots == SLOTS_TOGETHER
+    block = model._session.block
+    clients = [bytes([number]) for number in range(6)]
+    questions = [ClientQuestion(client, at(second), Question("what?")) for second, client in enumerate(clients)]
+    (alone,) = ask(model, questions[-1])
+    assert block.allocated == 1
+    *_, together = ask(model, *questions)
+    assert (together, block.allocated) == (alone, 8)
+    for client in clients[:-1]:
+        model.drop_client(client)
+    assert block.allocated == 2
+    (again,) = ask(model, ClientQuestion(clients[-1], at(5), Question("what?")))
+    assert (again, block.allocated) == (alone, 2)
+
+
+def test_a_client_of_a_late_slot_gets_an_early_one_when_others_have_left() -> None:
+    slots = ClientSlots(4)
+    for client in (b"a", b"b", b"c"):
+        slots.hold(client)
+    for client in (b"a", b"b"):
+        slots.drop(client)
+    assert slots.enough == 3  # it holds the third
+    slots.release(b"c")
+    assert slots.enough == 1
+    slots.forget(2)
+    assert slots.last_slot(b"c") is None
+    slots.hold(b"c")
+    assert slots.by_client == {b"c": 0}
 
 
 def test_the_lowest_unused_slot_comes_first() -> None:

@@ -71,7 +71,7 @@ class QwenLoader:
 
     def free_bytes(self) -> int:
         """Return the memory that can still be had on the device."""
-        from arr_coc.qwen.batching.step import free_bytes
+        from arr_coc.qwen.batching.slots import free_bytes
 
         return free_bytes(self._resolved_device())
 

@@ -114,7 +114,7 @@ def test_answers_by_graphs_equal_single_ones(family: str, capture: Capture, devi
     batch = AnswerSession(model(device, family), options(), slots=6, capture=counted)
     for slots in ((0,), (1, 0), (3, 1, 2), (5, 0), (2,)):
         ask(batch, *slots)
-    assert counted.rows == [1, 2, 4, 6]
+    assert counted.rows == [1, 2, 4, 6, 4]  # again for 4: the sixth slot has moved all to larger tensors
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)

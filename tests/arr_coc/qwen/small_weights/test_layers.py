@@ -18,8 +18,7 @@ from arr_coc.errors import ModelError, OptionError
 from arr_coc.finetune.module import TrainableQwen
 from arr_coc.qwen import loading
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
-from arr_coc.qwen.batching.step import SlotBlock
-from arr_coc.qwen.cache import empty_cache
+from arr_coc.qwen.cache import SlotBlock, empty_cache
 from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs

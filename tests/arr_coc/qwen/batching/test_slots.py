@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.batching.step import SlotBlock, check_slots
-from arr_coc.qwen.cache import ROOM_TOKENS, CacheMark
+from arr_coc.qwen.batching import slots
+from arr_coc.qwen.batching.slots import check_slots, fitting_slots, slot_bytes
+from arr_coc.qwen.cache import ROOM_TOKENS, CacheMark, SlotBlock
 from tests.support.models import HEAD_DIM, tiny_qwen
 
 
@@ -40,6 +41,43 @@ def test_room_grows_for_all_slots_and_keeps_their_contents() -> None:
     assert first.room_keys.data_ptr() == block.layers[0].keys.data_ptr()
     assert block.layers[0].room == 2 * ROOM_TOKENS
     assert (block.layers[0].keys[0, :, 3:] == 0).all()
+
+
+def test_slots_get_memory_when_they_are_first_used() -> None:
+    block = SlotBlock(tiny_qwen(), 6)
+    for slot, allocated in enumerate((1, 2, 4, 4, 6, 6)):
+        for layer in range(3):
+            block.caches[slot].kv.update(rows(slot + 1, 2), rows(-slot - 1, 2), layer)
+        assert block.allocated == allocated
+    assert [float(layer.keys[slot, 0, 1, 0]) for layer in block.layers.values() for slot in range(6)] == [
+        *range(1, 7)
+    ] * 3
+
+
+def test_slots_whose_memory_is_given_back_are_empty_and_can_be_used_again() -> None:
+    block = SlotBlock(tiny_qwen(), 4)
+    for slot, cache in enumerate(block.caches):
+        for layer in range(3):
+            cache.kv.update(rows(slot + 1, 2), rows(-slot - 1, 2), layer)
+    assert not block.surplus(2)
+    surplus = block.surplus(1)
+    for slot in surplus:
+        block.caches[slot].rewind([])
+    block.free(surplus)
+    assert block.allocated == 1
+    assert [len(cache) for cache in block.caches] == [2, 0, 0, 0]
+    assert (block.caches[0].kv.layers[2].keys == 1).all()
+    block.caches[1].kv.update(rows(7, 3), rows(8, 3), 0)
+    assert (block.layers[0].allocated, len(block.caches[1])) == (2, 3)
+    assert (block.caches[0].kv.layers[0].keys == 1).all()
+
+
+def test_the_number_of_slots_follows_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    qwen = tiny_qwen()
+    a_slot = slot_bytes(qwen, 300)
+    for free, fitting in ((0, 1), (7 * a_slot, 3), (100 * a_slot, 8)):
+        monkeypatch.setattr(slots, "free_bytes", lambda device, free=free: free)
+        assert fitting_slots(qwen, 300, 8) == fitting
 
 
 def test_a_cache_that_is_reset_is_empty_and_zero_and_the_others_stay() -> None:
