@@ -242,7 +242,7 @@ class Hub:
 
     def add(self, wake: asyncio.Event | None = None) -> Viewer:
         """Return a new viewer, with the state so far as its first messages. `wake` is set if a message waits for it."""
-        viewer = Viewer(self._options.rate, self._options.greatest_px, wake)
+        viewer = Viewer(self._options.rate, self._options.greatest_px, wake, self.pictures.update)
         viewer.send(self._hello())
         if self._chooser is not None:
             viewer.send(self._encode("sources", self._chooser.described))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -95,15 +96,22 @@ class Viewer:
 
     Belongs to the event loop. A picture is never queued: the newest one is sent when the viewer is ready for it.
     `greatest_px` limits the width that it may choose. `wake` is set if something waits; a connection that shows several
-    cameras has one for all of its viewers.
+    cameras has one for all of its viewers. `on_taken` is called when a picture is taken out, as the next may be due.
     """
 
-    def __init__(self, rate: float, greatest_px: int, wake: asyncio.Event | None = None) -> None:
+    def __init__(
+        self,
+        rate: float,
+        greatest_px: int,
+        wake: asyncio.Event | None = None,
+        on_taken: Callable[[], None] = lambda: None,
+    ) -> None:
         self.credits = CREDITS
         self.width = self._greatest_px = greatest_px
         self.rate = self._greatest_rate = rate
         self.wake = wake or asyncio.Event()
         self.pictures_sent = 0
+        self._on_taken = on_taken
         self._texts: deque[bytes] = deque()
         self._lost_texts = 0
         self._picture: bytes | None = None
@@ -156,4 +164,5 @@ class Viewer:
         self._picture = None
         if picture is not None:
             self.pictures_sent += 1
+            self._on_taken()
         return picture

@@ -24,7 +24,7 @@ from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.extensions.web import application, connection, server
 from stream.extensions.web.application import VIEWERS_MAX
-from stream.extensions.web.viewer import MESSAGES_A_SECOND
+from stream.extensions.web.viewer import CREDITS, MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
 from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
@@ -398,6 +398,12 @@ def test_with_a_certificate_the_page_is_served_over_tls(certificate: tuple[str, 
         trust = ssl.create_default_context(cafile=certificate[0])
         with viewing(page, ssl=trust) as viewer:
             assert viewer.next("hello")["topic"] == "hello"
+
+
+def test_a_viewer_that_has_confirmed_nothing_gets_as_many_pictures_as_it_has_credits(run: ServedPage) -> None:
+    with viewing(run) as viewer:
+        while len(viewer.pictures) < CREDITS:
+            viewer.take()
 
 
 def test_an_outage_ends_requests_that_nothing_answers(run: ServedPage) -> None:
