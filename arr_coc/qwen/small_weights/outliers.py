@@ -4,7 +4,8 @@ A few channels of a transformer's activations are 50 to 1,000 times as large as 
 In 8 bits with one scale for a row they leave nothing of the rest. Their weights matter as much: what an ordinary weight
 loses to rounding counts as often as its channel is larger. Therefore a product leaves these channels out, and adds them
 by weights as the checkpoint has them (AWQ, arXiv:2306.00978, keeps such weights, too). They are read from its files
-when a channel first stands out, and kept.
+when channels first stand out by so much that this matters, and kept. Less comes with every token from products of
+gates: to read the weights would take longer than all of a layer's work for it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from arr_coc.qwen.weight_files import EMBEDDINGS, weight_files
 RATIO = 12.0
 """A value stands out if it is larger by this than its row is on average. Ordinary rows in 8 bits lose 2 % to the
 rounding of one that reaches so far; of 10^5 normally distributed numbers the largest is 6 times the mean size."""
+
+LOST = 0.5
+"""Channels that stand out do without weights of the checkpoint if the sum of their squares is at most this, relative to
+that of the rest: what the small weights are off by is then at most 1.22 times as much."""
 
 SHARE = 64
 """One channel in so many is taken out of a product at most, and kept by a layer."""
@@ -127,7 +132,7 @@ class OutlierColumns:
 
     def add(self, rows: torch.Tensor, channels: torch.Tensor, output: torch.Tensor) -> None:
         """Add the products of these channels of the rows to the output float32 [N, outputs]."""
-        if self.source is not None and len(self._channels) < self._most:
+        if self.source is not None and len(self._channels) < self._most and self._are_missed(rows, channels):
             with self._lock:
                 self._read(channels.tolist())
         if self._kernel is None or not isinstance(self._weights, PackedWeights):
@@ -146,6 +151,13 @@ class OutlierColumns:
             assert not isinstance(self._weights, PackedWeights)
             columns[missing] = self._weights(channels[missing])
         return columns
+
+    def _are_missed(self, rows: torch.Tensor, channels: torch.Tensor) -> bool:
+        """Return True if the weights of these channels, as far as they are not kept, matter for one of the rows."""
+        squares = rows[:, channels].square_()
+        rest = torch.linalg.vector_norm(rows, dim=1).square_() - squares.sum(dim=1)
+        unread = squares[:, self._places[channels] < 0].sum(dim=1)
+        return bool((unread > LOST * rest).any())
 
     def _read(self, channels: list[int]) -> None:
         """Keep those of these channels that are new, as far as there is room."""

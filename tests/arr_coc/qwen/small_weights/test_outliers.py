@@ -122,6 +122,20 @@ def test_a_layer_keeps_so_many_columns(tmp_path: Path, kind: Kind, most: float) 
     assert len(small.outliers._channels) == most_channels(INPUTS)
 
 
+@pytest.mark.parametrize(("size", "kept"), [(15.0, 0), (40.0, 1)])
+@pytest.mark.parametrize(("kind", "most"), KINDS)
+def test_columns_are_read_if_what_stands_out_outweighs_the_rest(
+    tmp_path: Path, kind: Kind, most: float, size: float, kept: int
+) -> None:
+    linear = linear_of(INPUTS, OUTPUTS)
+    small = kind(linear)
+    small.outliers.source = checkpoint_of(linear, tmp_path)
+    rows = torch.randn(3, INPUTS)
+    rows[1, 30] = size  # its square is 225 or 1600, that of the rest about 1024
+    assert error(small(rows), linear(rows)) < most
+    assert len(small.outliers._channels) == kept
+
+
 def test_what_stands_out() -> None:
     outliers = Int8Linear(linear_of(INPUTS, 64)).outliers
     torch.manual_seed(0)
