@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from scripts.option_table import options
 from stream.config import Config
 from stream.config_loading import section_of
+from stream.extension.options import every_option
 from stream.extension.registry import section_models
 from stream.options.option import Option
 
@@ -93,7 +93,7 @@ def _rows(section: str, model: type[BaseModel]) -> Iterator[str]:
         if section_of(field.annotation) is not None:
             continue
         key = f"{section}.{name}" if section else name
-        key_options = [option for option in options() if option.key == key]
+        key_options = [option for option in every_option() if option.key == key]
         names = dict.fromkeys(f"`{option_name}`" for option in key_options for option_name in option.names)
         meaning = first_sentence(_help(key_options[0], field.annotation) if key_options else texts[name])
         cells = (

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from stream.config_loading import known_keys
-from stream.extension.options import options_of_fields
+from stream.extension.options import every_option
 from stream.options.option import Option
 
 HEAD = '''\
@@ -23,12 +20,7 @@ OPTIONS = (
 
 def option_table() -> str:
     """Return the module's text."""
-    return HEAD + "".join(f"    {_row(option)},\n" for option in options()) + ")\n"
-
-
-def options() -> Iterator[Option]:
-    """Yield the options in the order of their fields."""
-    return options_of_fields(known_keys())
+    return HEAD + "".join(f"    {_row(option)},\n" for option in every_option()) + ")\n"
 
 
 def _row(option: Option) -> str:

@@ -10,6 +10,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config, WatchConfig
 from stream.errors import ConfigError
 from stream.extension.registry import model_type_of, model_types, section_models
+from stream.options.durations import parse_duration
 from stream.untrusted import CONFIG_BYTES_MAX, WATCHES_MAX
 
 if sys.version_info >= (3, 11):
@@ -335,6 +337,8 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
     return values
 
 
+_POINT = re.compile(r"^(?=\.\d)|(?<=^[+-])(?=\.\d)")
+
 SWITCHES = {"on": True, "off": False, "yes": True, "no": False}
 """Words for true and false, for keys that are true or false."""
 
@@ -352,17 +356,21 @@ def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer
 
 
 def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
-    """Return the layer of one option's text: a TOML value if it is one, the bare text otherwise."""
+    """Return the layer of one option's text: a TOML value if it is one, the bare text otherwise. Seconds may be `500ms`
+    or `2m` as well, and a number may begin with its point."""
     field = known_keys().get(known_as(key))
     value: object = text
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = tomllib.loads(f"value = {_POINT.sub('0', text)}")
     except (ValueError, RecursionError):
         table = {}
     if set(table) == {"value"} and (isinstance(table["value"], str) or not _is_text(field)):
         value = table["value"]
     elif field is not None and text in SWITCHES and bool in (field.annotation, *get_args(field.annotation)):
         value = SWITCHES[text]
+    elif key.endswith("_s"):
+        with suppress(ConfigError):
+            value = parse_duration(option, text)
     return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) in _free_tables() else {key: value})
 
 

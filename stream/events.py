@@ -640,8 +640,8 @@ class Summary(Event, frozen=True, tag="summary"):
 
     `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
     operations of the answers all tokens of their frames would have taken; None without answers, or if the model
-    does not report it. `found`: whether a watch matched; None without a look for
-    one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
+    does not report it. `found`: whether a watch matched, None without a look for one; `matches`: how often.
+    `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
     of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news,
     `invalid`: answers that did not fit their schema. `shadow`: None without shadow checks.
     """
@@ -669,6 +669,7 @@ class Summary(Event, frozen=True, tag="summary"):
     invalid: int = 0
     shadow: ShadowSummary | None = None
     timing: dict[str, float] | None = None
+    matches: int = 0
 
 
 AnyEvent: TypeAlias = (

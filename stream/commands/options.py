@@ -249,9 +249,9 @@ def all_options() -> tuple[Option, ...]:
     """Return the options that set keys: those of this program, and of installed extensions."""
     if not installed_extensions():
         return OPTIONS
-    from stream.extension.options import installed_options  # loads pydantic
+    from stream.extension.options import every_option  # loads pydantic
 
-    return (*OPTIONS, *installed_options())
+    return every_option()
 
 
 def options_of(command: str) -> list[Option]:

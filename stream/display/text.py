@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from arr_coc.errors import counted, of_counted
 from stream.clock import clock_text, duration_text
@@ -190,9 +190,7 @@ def summary_text(summary: Summary, *, verbose: bool = False) -> str:
         return ""
     parts = [
         f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        counted(summary.answers, "answer")
-        + (f", {summary.unchanged} unchanged" if summary.unchanged else "")
-        + (f", {summary.invalid} invalid" if summary.invalid else ""),
+        *_results(summary),
         counted(summary.cuts, "cut"),
     ]
     if saved := saved_text(summary) if verbose else work_text(summary):
@@ -211,6 +209,18 @@ def summary_text(summary: Summary, *, verbose: bool = False) -> str:
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
     return SEPARATOR.join(parts)
+
+
+def _results(summary: Summary) -> Iterator[str]:
+    """The answers, and the matches of watches: a run with nothing but watches has no answers."""
+    if summary.answers or summary.found is None:
+        yield (
+            counted(summary.answers, "answer")
+            + (f", {summary.unchanged} unchanged" if summary.unchanged else "")
+            + (f", {summary.invalid} invalid" if summary.invalid else "")
+        )
+    if summary.found is not None:
+        yield counted(summary.matches, "match", "matches")
 
 
 def memory_text(memory: MemorySummary) -> str:

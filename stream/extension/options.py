@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from stream.config import FileName
-from stream.config_loading import keys_of
-from stream.extension.registry import installed_extensions
+from stream.config_loading import known_keys
+from stream.errors import ConfigError
+from stream.extension.registry import remedy_of
 from stream.options.option import Option
 from stream.sinks.types import caption_suffixes
 
@@ -27,14 +28,23 @@ def options_of_fields(fields: Mapping[str, FieldInfo]) -> Iterator[Option]:
 
 
 @cache
-def installed_options() -> tuple[Option, ...]:
-    """Return the options of packages of someone else."""
-    fields: dict[str, FieldInfo] = {}
-    for extension in installed_extensions():
-        model = extension.load_section()
-        if model is not None:
-            fields |= keys_of(model, f"{extension.name}.")
-    return tuple(options_of_fields(fields))
+def every_option() -> tuple[Option, ...]:
+    """Return the options of this program and of packages of someone else, with the suffixes of all outputs.
+
+    Raises ConfigError, which names the package, if a command has one of its options already.
+    """
+    options = tuple(options_of_fields(known_keys()))
+    taken = set[tuple[str, str]]()
+    for option in options:  # those of packages come last
+        names = "/".join(option.names).split("/")  # those of a switch are one
+        uses = {(command, name) for command in option.commands for name in names}
+        if clashes := sorted(uses & taken):
+            command, name = clashes[0]
+            extension = option.key.partition(".")[0]
+            problem = f"`{command}` has an option {name} already, and the extension {extension} another"
+            raise ConfigError(f"{problem}; {remedy_of(extension)}")
+        taken |= uses
+    return options
 
 
 def _choices(annotation: Any) -> str:

@@ -121,6 +121,11 @@ def package_at_fault(error: BaseException) -> str | None:
     return next((_modules[name] for name in names if name in _modules), None)
 
 
+def remedy_of(name: str) -> str:
+    """Return what to do about the installed extension of this name that cannot be used."""
+    return _remedy(_packages[name])
+
+
 def _reason(error: BaseException) -> str:
     """Return the text of an error on one line, or its class if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -198,7 +198,7 @@ class RunStatistics:
         self._answer: AnswerPoint | None = None
         self._budget: int | None = None
         self._outage: tuple[str, int] | None = None
-        self._has_match: bool | None = None
+        self._matches: int | None = None
         self._glance_ms: float | None = None
         self.totals = RunTotals()
         self._restarts: Counter[str] = Counter()
@@ -236,7 +236,7 @@ class RunStatistics:
             elif isinstance(event, Skipped):
                 totals.skipped += event.count
             elif isinstance(event, (YesNoResult, Match)):
-                self._has_match = self._has_match or isinstance(event, Match)
+                self._matches = (self._matches or 0) + isinstance(event, Match)
             elif isinstance(event, ShadowCheck):
                 totals.checks += 1
                 totals.checks_same += event.same
@@ -334,7 +334,8 @@ class RunStatistics:
                 error=error,
                 mean_tiles=totals.tiles / frames,
                 work_ratio=totals.full_flops / totals.flops if totals.flops else None,
-                found=self._has_match,
+                found=None if self._matches is None else self._matches > 0,
+                matches=self._matches or 0,
                 glances=totals.glances,
                 mean_motion_px=totals.motion_px / frames,
                 mean_moving_share=totals.moving_share / frames,

@@ -55,7 +55,9 @@ def test_its_source_sink_keys_and_command_are_there(site: Path, tmp_path: Path) 
     assert head == "seconds;text;tokens"
     assert [line.partition(";")[0] for line in lines] == ["0.0", "2.0", "2.9"]
     assert program(site, tmp_path, "count", "a.csv").stdout.startswith("3 answers, ")
-    assert "--csv-delimiter CHARACTER" in program(site, tmp_path, "caption", "--help").stdout
+    described = program(site, tmp_path, "caption", "--help").stdout
+    assert "--csv-delimiter CHARACTER" in described
+    assert ".csv, - for JSON" in " ".join(described.replace("│", " ").split())
     assert "Count the answers of a .csv." in program(site, tmp_path, "--help").stdout
 
 
@@ -140,6 +142,16 @@ def test_mistakes_are_reported_as_those_of_the_program(
         (
             "from stream.extension import Extension\nEXTENSION = Extension(name='otlp')",
             "arr-coc-csv has an extension otlp, and so has another package; repair it",
+        ),
+        (
+            "from typing import Annotated\n"
+            "from stream.config import ExtensionSection\n"
+            "from stream.extension import Extension\n"
+            "from stream.options.option import Option\n"
+            "class Section(ExtensionSection):\n"
+            "    question: Annotated[str, Option('--query TEXT', 'Its own.')] = ''\n"
+            "EXTENSION = Extension(name='csv', section='arr_coc_csv:Section')",
+            "`bench` has an option --query already, and the extension csv another; repair it",
         ),
         (
             "from stream.extension import Extension, ModelType\n"

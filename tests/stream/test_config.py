@@ -141,6 +141,19 @@ def test_a_budget_is_a_number_a_word_or_a_share(value: object) -> None:
     assert str(caught.value) == f"here: allocate.budget {expected}"
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2", 2.0), (".5", 0.5), ("500ms", 0.5), ("1m30s", 90.0), ("none", None), ("'none'", None)]
+)
+def test_seconds_may_have_units(text: str, seconds: float | None) -> None:
+    assert build_config([layer_from_option("--every", "answer.every_s", text)]).answer.every_s == seconds
+
+
+@pytest.mark.parametrize("text", ["1x", "-.5", "."])
+def test_other_seconds_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--every should be"):
+        build_config([layer_from_option("--every", "answer.every_s", text)])
+
+
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"be 'auto', .* or 'querystream', got 'best'"):
         build_config([layer_from_option("--strategy", "allocate.strategy", "best")])
