@@ -65,6 +65,7 @@ def keep_together(small: SmallLinear) -> None:
     """Let a layer multiply all channels as one."""
     product = small._weights.product
     small._weights.product = lambda rows: product(replace(rows, ratio=0.0))
+    small._stood_out = False  # it looks for channels at once if the last rows had some
 
 
 def cases() -> Iterator[tuple[str, torch.Tensor, torch.Tensor, slice]]:

@@ -40,6 +40,11 @@ struct Values {
     float *scales, *shifts;
 };
 
+// Bytes of a line of the cache: loads of a tile that begin elsewhere take twice as long.
+struct alignas(64) Line {
+    uint8_t bytes[64];
+};
+
 // Outputs to which a thread adds columns of weights at once.
 constexpr int64_t ADDED = 512;
 
@@ -108,6 +113,7 @@ static inline int32_t __attribute__((vector_size(16))) dot(int32_t __attribute__
 }
 
 // The functions of one instruction set; that for 8 bits is null if its products of them are not exact. `outputs` of a block.
+// From `wide_rows` on, `wide4` multiplies weights in 4 bits with rows that have one scale.
 struct Variant {
     const char *name;
     int64_t outputs;
@@ -117,19 +123,20 @@ struct Variant {
     decltype(&plain::outlier_limit) outlier_limit;
     decltype(&plain::add_columns) add_columns;
     decltype(&plain::column<4>) column4, column8;
-    decltype(&plain::panel<4>) panel4, panel8;
+    decltype(&plain::panel<4>) panel4, panel8, wide4;
+    int64_t wide_rows;
 };
 
-#define VARIANT(name, set, panel4, panel8) \
-    {name, set::OUTPUTS, set::quantise, set::activate, set::normalise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, panel4, panel8}
+#define VARIANT(name, set, panel8, wide4, wide_rows) \
+    {name, set::OUTPUTS, set::quantise, set::activate, set::normalise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, set::panel<4>, panel8, wide4, wide_rows}
 static const Variant variants[] = {
 #if defined(__x86_64__)
-    VARIANT("AMX", v4, amx::panel<4>, amx::panel<8>),
-    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<4>, v4::panel<8>),
-    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<4>, v3_vnni::panel<8>),
-    VARIANT("x86-64-v3", v3, v3::panel<4>, nullptr),
+    VARIANT("AMX", v4, amx::panel8, amx::wide4, amx::WIDENED_ROWS),
+    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<8>, nullptr, INT64_MAX),
+    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<8>, nullptr, INT64_MAX),
+    VARIANT("x86-64-v3", v3, nullptr, nullptr, INT64_MAX),
 #endif
-    VARIANT("baseline", plain, plain::panel<4>, plain::panel<8>),
+    VARIANT("baseline", plain, plain::panel<8>, nullptr, INT64_MAX),
 };
 
 static const Variant &choose() {
@@ -188,7 +195,7 @@ static bool quantise_row(const Rows &from, int64_t number, int64_t padded, int64
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t linear_version() { return 5; }
+int32_t linear_version() { return 6; }
 
 // The instruction set that is used.
 const char *linear_set() { return chosen.name; }
@@ -203,13 +210,15 @@ int32_t linear_takes_8_bits() { return chosen.panel8 != nullptr; }
 // else 0.
 int32_t linear_product(const Weights *weights, const Rows *rows, int64_t count, float *out) {
     const Weights &w = *weights;
-    static thread_local std::vector<int8_t> held;
+    static thread_local std::vector<Line> held;
     static thread_local std::vector<float> scales;
-    const auto panel = w.bits == 4 ? chosen.panel4 : chosen.panel8;
-    const int64_t parts = (count + ROWS - 1) / ROWS, most = ((count + parts - 1) / parts + 31) / 32 * 32, groups = w.padded / w.group;
-    held.resize(std::max(held.size(), size_t((most + SLACK) * w.padded)));
+    const bool wide = w.bits == 4 && count >= chosen.wide_rows;
+    const auto panel = w.bits == 8 ? chosen.panel8 : wide ? chosen.wide4 : chosen.panel4;
+    const int64_t parts = (count + ROWS - 1) / ROWS, most = ((count + parts - 1) / parts + 31) / 32 * 32;
+    const int64_t group = wide ? w.padded : w.group, groups = w.padded / group;
+    held.resize(std::max(held.size(), size_t((most + SLACK) * w.padded) / sizeof(Line) + 1));
     scales.resize(std::max(scales.size(), size_t(2 * (most + SLACK) * groups)));
-    const Values values = {held.data(), scales.data(), scales.data() + (most + SLACK) * groups};
+    const Values values = {(int8_t *)held.data(), scales.data(), scales.data() + (most + SLACK) * groups};
     for (int64_t first = 0; first < count; first += most) {
         const int64_t part = std::min(most, count - first);
         bool found = false;
@@ -217,7 +226,7 @@ int32_t linear_product(const Weights *weights, const Rows *rows, int64_t count, 
         {
 #pragma omp for reduction(|| : found)
             for (int64_t row = 0; row < part; row++)
-                found = quantise_row(*rows, first + row, w.padded, w.group,
+                found = quantise_row(*rows, first + row, w.padded, group,
                                      {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups}) ||
                         found;
             if (!found) {

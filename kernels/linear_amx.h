@@ -1,5 +1,6 @@
-// Products of many rows with a block of outputs by AMX, which multiplies tiles of 16 rows and 16 outputs, 64 inputs at once. Its
-// sums are those of linear.h, exactly.
+// Products of many rows with a block of outputs by AMX, which multiplies tiles of 16 rows and 16 outputs, 64 inputs at once. Of
+// weights in 8 bits its sums are those of linear.h, exactly. Those in 4 bits, and rows, get one scale for all groups: to scale
+// the sums of each takes longer than to multiply.
 
 #define AMX __attribute__((target("arch=x86-64-v4,avx512vnni,amx-tile,amx-int8,prefer-vector-width=512")))
 
@@ -12,13 +13,13 @@ constexpr int INPUTS = 64;
 constexpr int64_t CHUNK = 512;
 
 // Sums of two tiles of rows and two of outputs.
-struct Sums {
+struct alignas(64) Sums {
     int32_t tiles[4][SIDE][SIDE];
     int32_t (&operator[](int64_t tile))[SIDE][SIDE] { return tiles[tile]; }
 };
 
-// Rows from which on a tile pays.
-constexpr int64_t LEAST_ROWS = 8;
+// Rows from which on a tile pays, and rows from which on weights in 4 bits are widened.
+constexpr int64_t LEAST_ROWS = 8, WIDENED_ROWS = 16;
 
 static const bool is_available = tiles_available(25);  // products of 8 bits
 
@@ -68,11 +69,12 @@ AMX static void add8(const Weights &w, const uint8_t *codes, const int8_t *value
     _tile_stored(3, sums[3], 4 * SIDE);
 }
 
-// The outputs of a block from `output` on for `count` rows, of weights in 8 bits.
-AMX static void panel8(const Weights &w, const Values &from, int64_t count, int64_t output, float *out) {
+// The outputs of a block from `output` on for `count` rows, of codes of 8 bits with one scale and one least weight for an output.
+AMX static void multiply(const Weights &w, const uint8_t *codes, const uint8_t *scales, const Values &from, int64_t count,
+                         int64_t output, float *out) {
     static thread_local std::vector<Sums> held;
-    const uint8_t *codes = w.packed + output * (w.padded + 8), *scales = codes + w.padded * v4::OUTPUTS;
     held.resize(std::max(held.size(), size_t(count / (2 * SIDE) + 1)));
+    __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
     for (int64_t k = 0; k < w.padded; k += CHUNK)
         for (int64_t row = 0; row < count; row += 2 * SIDE)
             add8(w, codes, from.values + row * w.padded, count - row, k, held[size_t(row / (2 * SIDE))]);
@@ -91,88 +93,68 @@ AMX static void panel8(const Weights &w, const Values &from, int64_t count, int6
     }
 }
 
-// Codes of 4 bits of a block from `output` on as bytes, each in the place that codes of 8 bits have.
-AMX static void expand(const Weights &w, int64_t output, uint8_t *to) {
-    const int64_t groups = w.padded / w.group;
-    const uint8_t *codes = w.packed + output * (w.padded / 2 + groups * 4);
-    for (int64_t group = 0; group < groups; group++, codes += 4 * v4::OUTPUTS)
-        for (int64_t k = 0; k < w.group; k += 8, codes += 4 * v4::OUTPUTS, to += 8 * v4::OUTPUTS)
-            for (int c = 0; c < 2; c++) {
-                const ints both = load<ints>(codes + c * 4 * SIDE), low = both & 0x0f0f0f0f, high = both >> 4 & 0x0f0f0f0f;
-                std::memcpy(to + c * 4 * SIDE, &low, sizeof low);
-                std::memcpy(to + 4 * v4::OUTPUTS + c * 4 * SIDE, &high, sizeof high);
-            }
+// The outputs of a block for `count` rows, of weights in 8 bits.
+AMX static void panel8(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
+    const int64_t tiled = count % SIDE < LEAST_ROWS ? count - count % SIDE : count;
+    if (tiled == 0 || w.group != w.padded) return v4::panel<8>(w, from, count, output, out);
+    const Tiles tiles;
+    const uint8_t *codes = w.packed + output * (w.padded + 8);
+    multiply(w, codes, codes + w.padded * v4::OUTPUTS, from, tiled, output, out);
+    from = {from.values + tiled * w.padded, from.scales + tiled, from.shifts + tiled};
+    if (tiled < count) v4::panel<8>(w, from, count - tiled, output, out + tiled * w.outputs);
 }
 
-// Multiplies 16 rows with 16 outputs, of a group of inputs, by a tile that the compiler has to know by its number.
-#define MULTIPLY_GROUP(TILE, VALUES, PADDED, BYTES, GROUP, SUMS)                    \
-    _tile_zero(TILE);                                                               \
-    _tile_loadd(4, VALUES + (GROUP) * INPUTS, PADDED);                              \
-    _tile_loadd(5, BYTES + (GROUP) * INPUTS * v4::OUTPUTS, 4 * v4::OUTPUTS);        \
-    _tile_dpbsud(TILE, 4, 5);                                                       \
-    _tile_stored(TILE, SUMS[TILE], 4 * SIDE)
+typedef uint16_t shorts __attribute__((vector_size(64)));
 
-// Adds the products of groups of inputs from `first` on, CHUNK inputs at most, to the totals of 16 rows and the 16 outputs of a block
-// whose bytes and scales begin there. Four groups are multiplied before the sums of the four before them are scaled, so that
-// nothing waits for a tile.
-AMX static void add4(const Weights &w, const uint8_t *bytes, const uint8_t *scales, const Values &from, int64_t first, float *totals) {
-    const int64_t groups = w.padded / INPUTS, last = std::min(first + CHUNK / INPUTS, groups), size = (INPUTS / 2 + 4) * v4::OUTPUTS;
-    Sums sums[2];
-    vec here[SIDE];
-    std::memcpy(here, totals, sizeof here);
-    for (int64_t group = first; group < last + 4; group += 4) {
-        Sums &next = sums[group / 4 % 2], &before = sums[1 - group / 4 % 2];
-        if (group < last) {
-            MULTIPLY_GROUP(0, from.values, w.padded, bytes, group, next);
+// Four codes of 4 bits in each int as codes of 8 bits: `factor` times them, plus `base`, of which the upper 8 of 16 bits count.
+AMX static inline ints widened_codes(ints codes, shorts factor, shorts base) {
+    const shorts pairs = (shorts)codes;
+    return (ints)((((pairs & 0xff) * factor + base) >> 8) | (((pairs >> 8) * factor + base) & 0xff00));
+}
+
+// The same number in both halves of each int.
+AMX static inline shorts twice(vec numbers) {
+    const ints whole = __builtin_convertvector(numbers, ints);
+    return (shorts)(whole | whole << 16);
+}
+
+// Codes of 4 bits of a block from `output` on as codes of 8 bits with one scale for an output, in the places that these have, and
+// their scales and least weights behind. To round them again adds a hundredth to what they are off by.
+AMX static void widen(const Weights &w, int64_t output, uint8_t *to) {
+    const int64_t groups = w.padded / w.group, codes_size = w.group / 2 * v4::OUTPUTS, size = codes_size + 4 * v4::OUTPUTS;
+    const uint8_t *const block = w.packed + output / v4::OUTPUTS * groups * size;
+    for (int c = 0; c < 2; c++) {
+        const uint8_t *scales = block + codes_size + c * 2 * SIDE, *leasts = scales + 2 * v4::OUTPUTS;
+        vec most = vec{} + 1e-30f;
+        for (int64_t group = 0; group < groups; group++) {
+            const vec least = widened(leasts + group * size), greatest = least + 15 * widened(scales + group * size);
+            most = -least > most ? -least : most;
+            most = greatest > most ? greatest : most;
         }
-        if (group + 1 < last) {
-            MULTIPLY_GROUP(1, from.values, w.padded, bytes, group + 1, next);
-        }
-        if (group + 2 < last) {
-            MULTIPLY_GROUP(2, from.values, w.padded, bytes, group + 2, next);
-        }
-        if (group + 3 < last) {
-            MULTIPLY_GROUP(3, from.values, w.padded, bytes, group + 3, next);
-        }
-        for (int64_t done = std::max(group - 4, first); done < std::min(group, last); done++) {
-            const vec scale = widened(scales + done * size), least = widened(scales + done * size + 2 * v4::OUTPUTS);
-#pragma GCC unroll 16
-            for (int r = 0; r < SIDE; r++)
-                here[r] += __builtin_convertvector(load<ints>(before[done % 4][r]), vec) * scale * from.scales[r * groups + done] +
-                                least * from.shifts[r * groups + done];
+        const vec scale = most / 127, least = -128 * scale, factor = 256 / scale;
+        std::memcpy(to + w.padded * v4::OUTPUTS + c * 4 * SIDE, &scale, sizeof scale);
+        std::memcpy(to + (w.padded + 4) * v4::OUTPUTS + c * 4 * SIDE, &least, sizeof least);
+        uint8_t *next = to + c * 4 * SIDE;
+        for (int64_t group = 0; group < groups; group++) {
+            const shorts factors = twice(widened(scales + group * size) * factor + 0.5f);
+            const shorts base = twice(widened(leasts + group * size) * factor + (128 * 256 + 128.5f));
+            const uint8_t *codes = block + group * size + c * 4 * SIDE;
+            for (int64_t k = 0; k < w.group; k += 8, codes += 4 * v4::OUTPUTS, next += 8 * v4::OUTPUTS) {
+                const ints both = load<ints>(codes);
+                const ints first = widened_codes(both & 0x0f0f0f0f, factors, base), second = widened_codes(both >> 4 & 0x0f0f0f0f, factors, base);
+                std::memcpy(next, &first, sizeof first);
+                std::memcpy(next + 4 * v4::OUTPUTS, &second, sizeof second);
+            }
         }
     }
-    std::memcpy(totals, here, sizeof here);
 }
 
-// The outputs of a block from `output` on for `count` rows, of weights in 4 bits in groups of INPUTS.
-AMX static void panel4(const Weights &w, const Values &from, int64_t count, int64_t output, float *out) {
-    static thread_local std::vector<uint8_t> bytes;
-    static thread_local std::vector<float> totals;
-    const int64_t groups = w.padded / INPUTS;
-    const uint8_t *scales = w.packed + output * (w.padded / 2 + groups * 4) + INPUTS / 2 * v4::OUTPUTS;
-    bytes.resize(size_t(w.padded * v4::OUTPUTS));
-    totals.assign(size_t((count + SIDE - 1) * v4::OUTPUTS), 0);
-    expand(w, output, bytes.data());
-    __asm__ volatile("" ::: "memory");  // GCC does not know that loads of tiles read memory
-    for (int64_t first = 0; first < groups; first += CHUNK / INPUTS)
-        for (int64_t row = 0; row < count; row += SIDE)
-            for (int c = 0; c < 2; c++)
-                add4(w, bytes.data() + c * 4 * SIDE, scales + c * 2 * SIDE,
-                     {from.values + row * w.padded, from.scales + row * groups, from.shifts + row * groups}, first,
-                     totals.data() + row * v4::OUTPUTS + c * SIDE * SIDE);
-    for (int64_t row = 0; row < count; row += SIDE)
-        for (int c = 0; c < 2; c++)
-            write(w, totals.data() + row * v4::OUTPUTS + c * SIDE * SIDE, std::min<int64_t>(SIDE, count - row), output + c * SIDE, out + row * w.outputs);
-}
-
-// The outputs of a block for `count` rows.
-template <int BITS> AMX static void panel(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
-    const int64_t groups = w.padded / w.group, tiled = count % SIDE < LEAST_ROWS ? count - count % SIDE : count;
-    if (tiled == 0 || w.group != (BITS == 8 ? w.padded : INPUTS)) return v4::panel<BITS>(w, from, count, output, out);
+// The outputs of a block for `count` rows with one scale each, of weights in 4 bits.
+AMX static void wide4(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
+    static thread_local std::vector<Line> held;
+    held.resize(size_t((w.padded + 8) * v4::OUTPUTS) / sizeof(Line));
+    uint8_t *const codes = held.data()->bytes;
+    widen(w, output, codes);
     const Tiles tiles;
-    if (BITS == 8) panel8(w, from, tiled, output, out);
-    else panel4(w, from, tiled, output, out);
-    from = {from.values + tiled * w.padded, from.scales + tiled * groups, from.shifts + tiled * groups};
-    if (tiled < count) v4::panel<BITS>(w, from, count - tiled, output, out + tiled * w.outputs);
+    multiply(w, codes, codes + w.padded * v4::OUTPUTS, from, count, output, out);
 }

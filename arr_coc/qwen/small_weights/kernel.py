@@ -16,7 +16,7 @@ import torch
 from arr_coc.qwen.small_weights.rows import Rows
 from arr_coc.texture.kernels import library_or_none, load_library
 
-VERSION = 5
+VERSION = 6
 """Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""
 
 ALIGNED_INPUTS = 64
@@ -68,6 +68,7 @@ def load_kernel(path: Path) -> ctypes.CDLL:
     number = ctypes.c_int64
     real = ctypes.c_float
     for name, result, arguments in (
+        ("linear_set", ctypes.c_char_p, ()),
         ("linear_product", ctypes.c_int32, (pointer, pointer, number, pointer)),
         ("linear_quantise", ctypes.c_int32, (pointer, number, pointer, pointer)),
         ("linear_activate", None, (pointer, number, pointer)),
