@@ -96,7 +96,11 @@ class AnswerSchema:
 
     @classmethod
     def of_choices(cls, choices: Sequence[str]) -> AnswerSchema:
-        """Return the schema of an answer that is one of these texts. Raises OptionError."""
+        """Return the schema of an answer that is one of these texts. Raises OptionError, also for a single one."""
+        if len(choices) == 1 and isinstance(choices[0], str):
+            raise OptionError(
+                f"an answer is one of several choices, got only {excerpt(choices[0])}", "give two or more"
+            )
         return cls.of({"enum": [choice.strip() if isinstance(choice, str) else choice for choice in choices]})
 
     @cached_property

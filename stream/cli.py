@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pkgutil import resolve_name
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -165,6 +165,16 @@ def _explain(error: Exception) -> int:
     return FAILED
 
 
+def _commands_with(option: str, context: Any) -> str:
+    """Return the commands that have this option, three at most; empty for none."""
+    if not option or context is None:
+        return ""
+    group = context.find_root().command
+    commands = [group.get_command(context, name) for name in group.list_commands(context)]
+    names = [command.name for command in commands if any(option in parameter.opts for parameter in command.params)]
+    return ", ".join(f"`{name}`" for name in names[:3])
+
+
 _EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
 """Complaint about too many arguments; a shell's unquoted file name is the usual cause."""
 
@@ -177,11 +187,14 @@ def _usage(error: Exception) -> str:
     """Return Typer's own complaint in one line, with the help to read."""
     text = str(error.format_message())  # type: ignore[attr-defined]
     text = _EXTRA.sub(lambda match: f"too many arguments: {match[1]!r}", text)
-    replacement = RENAMED.get(getattr(error, "option_name", ""))
-    possible = [replacement] if replacement else getattr(error, "possibilities", None)
-    if possible:
-        text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"
     context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", "")
+    replacement = RENAMED.get(option)
+    possible = [replacement] if replacement else getattr(error, "possibilities", None)
+    if others := _commands_with(option, context):
+        text = f"{text.partition(' (')[0]}; it is an option of {others}"
+    elif possible:
+        text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"
     if context is not None:
         path = context.command_path
     else:

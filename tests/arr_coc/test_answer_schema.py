@@ -119,6 +119,11 @@ def test_a_json_schema_of_pydantic_is_read() -> None:
     assert [kind_of(node) for node in schema.fields.values()] == ["enum", "number", "enum", "integer"]
 
 
+def test_a_single_choice_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"one of several choices, got only \"open\"; give two or more"):
+        AnswerSchema.of_choices(["open"])
+
+
 def test_the_kinds_of_choices() -> None:
     schema = AnswerSchema.parse('{"a": [1, 2], "b": [1, 2.5], "c": [true], "d": ["x", 1]}')
     assert [kind_of(node) for node in schema.fields.values()] == ["integer", "number", "boolean", "enum"]

@@ -19,8 +19,8 @@ from stream.runtime import session
 CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel", "time"}
 """Fields of events that depend on the clock or the processor."""
 
-ABSENT = (("fields", None), ("escalated", False), ("invalid", 0), ("shadow", None))
-"""Fields of answers with a schema, of a larger model and of shadow checks, of runs without one."""
+ABSENT = (("fields", None), ("escalated", False), ("invalid", 0), ("shadow", None), ("matches", 0))
+"""Fields of answers with a schema, of a larger model, of shadow checks and of watches, of runs without one."""
 
 RUNS = {
     "defaults": ("scene:demo", []),

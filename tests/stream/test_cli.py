@@ -190,6 +190,10 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     [
         (["capton"], "no such command 'capton'. Did you mean 'caption'? (see "),
         (["caption", "x.mp4", "--bugdet", "3"], "no such option: --bugdet; did you mean --budget? (see "),
+        (
+            ["caption", "x.mp4", "--for", "3s"],
+            "no such option: --for; it is an option of `watch`, `fleet`, `bench` (see ",
+        ),
         (["watch", "x.mp4", "--window", "3"], "no such option: --window; did you mean --memory-frames? (see "),
         (["caption", "-o"], "ption '-o' requires an argument"),
         (["demo", "b.mp4"], "too many arguments: 'b.mp4' (see "),

@@ -154,10 +154,12 @@ class OutlierColumns:
 
     def _are_missed(self, rows: torch.Tensor, channels: torch.Tensor) -> bool:
         """Return True if the weights of these channels, as far as they are not kept, matter for one of the rows."""
+        unread = self._places[channels] < 0
+        if not unread.any():
+            return False
         squares = rows[:, channels].square_()
         rest = torch.linalg.vector_norm(rows, dim=1).square_() - squares.sum(dim=1)
-        unread = squares[:, self._places[channels] < 0].sum(dim=1)
-        return bool((unread > LOST * rest).any())
+        return bool((squares[:, unread].sum(dim=1) > LOST * rest).any())
 
     def _read(self, channels: list[int]) -> None:
         """Keep those of these channels that are new, as far as there is room."""

@@ -74,7 +74,7 @@ def weights_of(
 
 
 def is_widened(library: Path, bits: int, count: int) -> bool:
-    """True if the product of so many rows gives all groups of a row, and of an output's weights in 4 bits, one scale."""
+    """True if a product of so many rows gives a row, and an output's weights in 4 bits, one scale for all groups."""
     return bits == 4 and count >= WIDENED_ROWS and load_kernel(library).linear_set() == b"AMX"
 
 
