@@ -166,7 +166,7 @@ def test_logits_that_are_not_finite_are_an_error(monkeypatch: pytest.MonkeyPatch
 def test_grammars_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraint, "GRAMMARS_KEPT", 2)
     compiler = GrammarCompiler(tiny_qwen())
-    schemas = [AnswerSchema.of_choices([str(number)]) for number in range(3)]
+    schemas = [AnswerSchema.of_choices([str(number), "none"]) for number in range(3)]
     for schema in (*schemas[:2], schemas[0], schemas[2]):
         compiler.constraint(schema)
     assert list(compiler._grammars) == [schemas[0].text, schemas[2].text]
@@ -231,4 +231,4 @@ class TestLibrary:
     def test_thoughts_in_the_text_are_refused(self, model: ARRCOCQwen) -> None:
         model = ARRCOCQwen(thinking_qwen())
         with pytest.raises(OptionError, match="thoughts that are part of an answer fit no schema"):
-            model.generate(self.PICTURE, QUERY, schema=["red"], thinking="show")
+            model.generate(self.PICTURE, QUERY, schema=["red", "green"], thinking="show")

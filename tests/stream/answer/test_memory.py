@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ContextLengthError, OptionError
-from arr_coc.qwen.batching import step
+from arr_coc.qwen.batching import slots as slots_module
 from arr_coc.types import GROUP_GROWTH, NS_PER_S, GroupPlace, Question
 from stream.answer.memory import GroupMemory
 from stream.answer.model import CONFIGURED, AnswerStats, ClientQuestion, ask_alone, load_answer_model
@@ -252,6 +252,6 @@ def test_a_question_must_fit_beside_the_memory(folder: Path) -> None:
 
 
 def test_several_slots_count_their_memories(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "free_bytes", lambda device: 1_000_000)
+    monkeypatch.setattr(slots_module, "free_bytes", lambda device: 1_000_000)
     with pytest.raises(OptionError, match="3 slots of 1260 tokens need"):
         load(folder, slots=3, tokens=1000)
