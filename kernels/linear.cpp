@@ -113,7 +113,7 @@ static inline int32_t __attribute__((vector_size(16))) dot(int32_t __attribute__
 }
 
 // The functions of one instruction set; that for 8 bits is null if its products of them are not exact. `outputs` of a block.
-// From `wide_rows` on, `wide4` multiplies weights in 4 bits with rows that have one scale.
+// `wide4` multiplies weights in 4 bits with many rows that have one scale each; null if the groups of rows keep theirs.
 struct Variant {
     const char *name;
     int64_t outputs;
@@ -124,19 +124,18 @@ struct Variant {
     decltype(&plain::add_columns) add_columns;
     decltype(&plain::column<4>) column4, column8;
     decltype(&plain::panel<4>) panel4, panel8, wide4;
-    int64_t wide_rows;
 };
 
-#define VARIANT(name, set, panel8, wide4, wide_rows) \
-    {name, set::OUTPUTS, set::quantise, set::activate, set::normalise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, set::panel<4>, panel8, wide4, wide_rows}
+#define VARIANT(name, set, panel8, wide4) \
+    {name, set::OUTPUTS, set::quantise, set::activate, set::normalise, set::outlier_limit, set::add_columns, set::column<4>, set::column<8>, set::panel<4>, panel8, wide4}
 static const Variant variants[] = {
 #if defined(__x86_64__)
-    VARIANT("AMX", v4, amx::panel8, amx::wide4, amx::WIDENED_ROWS),
-    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<8>, nullptr, INT64_MAX),
-    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<8>, nullptr, INT64_MAX),
-    VARIANT("x86-64-v3", v3, nullptr, nullptr, INT64_MAX),
+    VARIANT("AMX", v4, amx::panel8, amx::wide4),
+    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<8>, nullptr),
+    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<8>, nullptr),
+    VARIANT("x86-64-v3", v3, nullptr, nullptr),
 #endif
-    VARIANT("baseline", plain, plain::panel<8>, nullptr, INT64_MAX),
+    VARIANT("baseline", plain, plain::panel<8>, nullptr),
 };
 
 static const Variant &choose() {
@@ -155,6 +154,9 @@ static const Variant &chosen = choose();
 // Rows that are multiplied at most before the next ones are quantised, so that they stay in a core's second cache; and those behind
 // the last one that an instruction set may read, though it does not use them.
 constexpr int64_t ROWS = 320, SLACK = 31;
+
+// Rows from which on weights in 4 bits are widened, where the instruction set does so.
+constexpr int64_t WIDENED_ROWS = 16;
 
 // Rows from which on threads share a search for outliers, a norm or an activation, and channels that a thread takes at once.
 constexpr int64_t SHARED_ROWS = 8, CHANNELS = 256;
@@ -212,7 +214,7 @@ int32_t linear_product(const Weights *weights, const Rows *rows, int64_t count, 
     const Weights &w = *weights;
     static thread_local std::vector<Line> held;
     static thread_local std::vector<float> scales;
-    const bool wide = w.bits == 4 && count >= chosen.wide_rows;
+    const bool wide = w.bits == 4 && chosen.wide4 != nullptr && count >= WIDENED_ROWS;
     const auto panel = w.bits == 8 ? chosen.panel8 : wide ? chosen.wide4 : chosen.panel4;
     const int64_t parts = (count + ROWS - 1) / ROWS, most = ((count + parts - 1) / parts + 31) / 32 * 32;
     const int64_t group = wide ? w.padded : w.group, groups = w.padded / group;

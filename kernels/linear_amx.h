@@ -18,24 +18,10 @@ struct alignas(64) Sums {
     int32_t (&operator[](int64_t tile))[SIDE][SIDE] { return tiles[tile]; }
 };
 
-// Rows from which on a tile pays, and rows from which on weights in 4 bits are widened.
-constexpr int64_t LEAST_ROWS = 8, WIDENED_ROWS = 16;
+// Rows from which on a tile pays.
+constexpr int64_t LEAST_ROWS = 8;
 
 static const bool is_available = tiles_available(25);  // products of 8 bits
-
-// Writes rows of totals, one of 16 outputs each, as far as the weights have these outputs.
-AMX static inline void write(const Weights &w, const float *totals, int64_t rows, int64_t output, float *out) {
-    const int64_t count = std::min<int64_t>(SIDE, w.outputs - output);
-    if (count <= 0) return;
-    vec bias = {};
-    if (w.bias != nullptr) std::memcpy(&bias, w.bias + output, size_t(count) * 4);
-    for (int64_t r = 0; r < rows; r++) {
-        const vec sum = load<vec>(totals + r * SIDE) + bias;
-        float *const to = out + r * w.outputs + output;
-        if (count == SIDE) std::memcpy(to, &sum, sizeof sum);  // a size that is known is one store
-        else std::memcpy(to, &sum, size_t(count) * 4);
-    }
-}
 
 // Adds the products of inputs from `first` on to the sums of 32 rows at most and a block of outputs, of weights in 8 bits with one
 // scale for an output.
@@ -78,17 +64,18 @@ AMX static void multiply(const Weights &w, const uint8_t *codes, const uint8_t *
     for (int64_t k = 0; k < w.padded; k += CHUNK)
         for (int64_t row = 0; row < count; row += 2 * SIDE)
             add8(w, codes, from.values + row * w.padded, count - row, k, held[size_t(row / (2 * SIDE))]);
-    for (int64_t row = 0; row < count; row += SIDE) {
-        const int64_t rows = std::min<int64_t>(SIDE, count - row);
-        for (int c = 0; c < 2; c++) {
-            const vec scale = load<vec>(scales + c * 4 * SIDE), least = load<vec>(scales + 4 * v4::OUTPUTS + c * 4 * SIDE);
-            float totals[SIDE][SIDE];
-            for (int64_t r = 0; r < rows; r++) {
-                const ints sum = load<ints>(held[size_t(row / (2 * SIDE))][row / SIDE % 2 * 2 + c][r]);
-                const vec total = __builtin_convertvector(sum, vec) * scale * from.scales[row + r] + least * from.shifts[row + r];
-                std::memcpy(totals[r], &total, sizeof total);
-            }
-            write(w, totals[0], rows, output + c * SIDE, out + row * w.outputs);
+    for (int c = 0; c < 2; c++) {
+        const int64_t first = output + c * SIDE, size = std::min<int64_t>(SIDE, w.outputs - first);
+        if (size <= 0) return;
+        const vec scale = load<vec>(scales + c * 4 * SIDE), least = load<vec>(scales + 4 * v4::OUTPUTS + c * 4 * SIDE);
+        vec bias = {};
+        if (w.bias != nullptr) std::memcpy(&bias, w.bias + first, size_t(size) * 4);
+        for (int64_t row = 0; row < count; row++) {
+            const ints sum = load<ints>(held[size_t(row / (2 * SIDE))][row / SIDE % 2 * 2 + c][row % SIDE]);
+            const vec total = __builtin_convertvector(sum, vec) * scale * from.scales[row] + least * from.shifts[row] + bias;
+            float *const to = out + row * w.outputs + first;
+            if (size == SIDE) std::memcpy(to, &total, sizeof total);  // a size that is known is one store
+            else std::memcpy(to, &total, size_t(size) * 4);
         }
     }
 }

@@ -337,7 +337,7 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
     return values
 
 
-_POINT = re.compile(r"^(?=\.\d)|(?<=^[+-])(?=\.\d)")
+_POINT = re.compile(r"^([+-]?)(?=\.\d)")
 
 SWITCHES = {"on": True, "off": False, "yes": True, "no": False}
 """Words for true and false, for keys that are true or false."""
@@ -360,8 +360,9 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     or `2m` as well, and a number may begin with its point."""
     field = known_keys().get(known_as(key))
     value: object = text
+    number = _POINT.sub(r"\g<1>0", text)
     try:
-        table = tomllib.loads(f"value = {_POINT.sub('0', text)}")
+        table = tomllib.loads(f"value = {number}")
     except (ValueError, RecursionError):
         table = {}
     if set(table) == {"value"} and (isinstance(table["value"], str) or not _is_text(field)):

@@ -155,7 +155,7 @@ class PrefixCache(Generic[Key]):
     @property
     def bytes(self) -> int:
         """Bytes of the keys and values held, rounded up to the room of a separate cache, and of all states."""
-        tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
+        tokens = room_for(len(self))
         rooms = [rows for layer in self.attention_layers for rows in (layer.room_keys, layer.room_values)]
         keys_values = sum(tokens * (rows.nbytes // rows.shape[-2]) for rows in rooms if rows.numel())
         states = [state for mark in self.marks for state in mark.states if state is not None]
@@ -165,6 +165,11 @@ class PrefixCache(Generic[Key]):
 
 ROOM_TOKENS = 256
 """Tokens by which a layer's room grows, so that it seldom has to be copied."""
+
+
+def room_for(tokens: int) -> int:
+    """Return the tokens for which a layer of so many makes room."""
+    return -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
 
 
 class GrowableLayer(DynamicLayer):
@@ -205,7 +210,7 @@ class GrowableLayer(DynamicLayer):
         if self.is_initialized and tokens <= self.room_keys.shape[-2]:
             return
         length = self.get_seq_length()
-        room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
+        room = room_for(tokens)
         for name, contents, like in (("room_keys", self.keys, like_keys), ("room_values", self.values, like_values)):
             # Zeros, because a weight of 0 times unwritten memory may be NaN.
             larger = like.new_zeros(*like.shape[:-2], room, like.shape[-1], dtype=self.room_dtype)
@@ -336,7 +341,7 @@ class LayerBlock:
         """
         if tokens <= self.room and slots <= self.allocated:
             return
-        room = max(self.room, -(-tokens // ROOM_TOKENS) * ROOM_TOKENS)
+        room = max(self.room, room_for(tokens))
         self._replace(max(self.allocated, _power_of_two(slots, len(self._views))), room, like_keys, like_values)
 
     def shrink(self, slots: int) -> None:

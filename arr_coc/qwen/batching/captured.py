@@ -199,8 +199,8 @@ class CapturedStep:
         size = next(size for size in (*BATCH_SIZES, self._block.slots) if min(size, self._block.slots) >= span)
         size = min(size, self._block.slots)
         self._block.make_room(max(row.cached_tokens + row.remaining for row in rows) + 1, size)
-        if size not in self._graphs or not self._graphs[size].fits(self._block):
-            self.drop_outdated()  # before the next capture allocates
+        self.drop_outdated()  # before the next capture allocates
+        if size not in self._graphs:
             self._graphs[size] = CapturedRows(self._qwen, self._block, size, self._capture)
         self._graph = self._graphs[size]
         self._inputs.zero_()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from arr_coc.errors import OptionError, counted
-from arr_coc.qwen.cache import ROOM_TOKENS
+from arr_coc.qwen.cache import room_for
 from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.qwenvl import QwenVL, small_attention_dtype
 
@@ -24,9 +24,8 @@ def slot_bytes(qwen: QwenVL, tokens: int) -> int:
     layers = qwen.layers
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     attention = qwen.attentions[layers.attending[0]]
-    room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
     dtype = small_attention_dtype(attention.k_proj) or qwen.dtype
-    keys_values = 2 * len(layers.attending) * heads * attention.head_dim * room * dtype.itemsize
+    keys_values = 2 * len(layers.attending) * heads * attention.head_dim * room_for(tokens) * dtype.itemsize
     return int(keys_values + layers.state_bytes(qwen.dtype.itemsize))
 
 

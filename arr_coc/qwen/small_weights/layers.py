@@ -18,7 +18,7 @@ float32                                    2.3     3.2       27
 ========================================  =====  ======  ========
 
 oneDNN is the faster one for many rows on processors with VNNI: the vision tower, which has no others, is packed for it.
-With AMX (Xeon, 4th generation) the kernel multiplies 256 rows in 3.5 ms with 8 bits (15.0 by VNNI) and 4.7 with 4
+With AMX (Xeon, 4th generation) the kernel multiplies 256 rows in 3.5 ms with 8 bits (15.0 by VNNI) and also 3.5 with 4
 (18.9), oneDNN in 4.0. From 16 rows on, weights in 4 bits are then rounded again, to 8 with one scale for an output.
 
 Everything else computes in float32. A linear layer in 8 bits is off by 1 to 2 % of its output's size (random weights),
